@@ -143,7 +143,7 @@ PARTS = {
         f"task=lm-mini gamma=5 sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
         for name, temperature in (("t0", 0), ("t1", 1))
     },
-    # Steps, passes and prompts beside those of transformers; of the large model steps and passes alone.
+    # Steps, passes and prompts beside transformers'; for the large model only steps and passes.
     **{f"threads-{count}": _on_threads(count, "bdei", OF_135M) for count in THREADS},
     **{f"threads-{count}-large": _on_threads(count, "de", OF_1500M) for count in THREADS},
     "tables": "tables --results {results} --format markdown --output {results}/tables",
@@ -219,7 +219,7 @@ SMALL = {
 
 
 def words(part: str, small: bool, results: str) -> list[str]:
-    """The command of `part`, after the interpreter's name. Of a key that is given twice the last value counts."""
+    """The command of `part`, after the interpreter's name. If a key is given twice, the last value counts."""
     settings = {name: text.format(results=results) for name, text in (SMALL if small else FULL).items()}
     command = shlex.split(PARTS[part].format(results=results, **settings))
     if command[0].endswith(".py"):
@@ -343,7 +343,7 @@ def requirements() -> list[str]:
 
 
 def listed(file: Path) -> set[str]:
-    """The packages that a file names, one a line, as `pip freeze` and `pip list` print them."""
+    """The packages that a file names, one per line, as `pip freeze` and `pip list` print them."""
     lines = file.read_text(encoding="utf-8").splitlines()
     return {_name(line) for line in lines if re.match(r"[A-Za-z0-9]", line.strip())}
 
@@ -351,7 +351,7 @@ def listed(file: Path) -> set[str]:
 def lacking(there: set[str], python: str) -> list[str]:
     """What a machine with only the packages `there` lacks of `requirements` and of what these require: NAME==VERSION.
 
-    A package's requirements are those of the version that is installed here, for Linux and the Python named.
+    A package's requirements are taken from the version that is installed here, for Linux and the Python named.
     """
     from packaging.requirements import Requirement
 

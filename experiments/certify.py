@@ -60,7 +60,7 @@ class Fault(NamedTuple):
     drawn_from: EagerModel | None = None
     sampling: Sampling | None = None
     lenience: float | None = None
-    claimed: Sampling | None = None  # the sampling that the server claims, where it is not that of the command
+    claimed: Sampling | None = None  # the sampling that the server claims, if it is not the command's
 
 
 def model(name: str) -> EagerModel:
@@ -134,7 +134,7 @@ def faults(target: EagerModel, draft: EagerModel, temperature: float, most: int)
 
 
 class StaleSession:
-    """A session in which a rejected token's keys and values remain in place of those of the token that replaced it.
+    """A session in which a rejected token's keys and values remain in place of the replacing token's.
 
     The pass that reads the replacement is right; later passes attend to the stale row.
     """
@@ -271,8 +271,10 @@ def varied(
 
 
 def tokens_to_see(seen_after: Callable[[Sequence[int]], int | None], lengths: Sequence[int]) -> int | None:
-    """Tokens after which nine of ten orders of the texts are seen to be faulty; None where they are not. `seen_after`
-    says after how many texts of an order that is."""
+    """Tokens after which nine of ten orders of the texts are seen to be faulty; None if they are not.
+
+    `seen_after` says after how many texts of an order this happens.
+    """
     generator, needed = random.Random(0), list[int]()
     for _ in range(ORDERS):
         order = generator.sample(range(len(lengths)), len(lengths))

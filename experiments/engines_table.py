@@ -1,8 +1,8 @@
-"""Rows of docs/serving.md from records of `specbench server`, one a record: results/engines.csv.
+"""Rows of docs/serving.md from records of `specbench server`, one per record: results/engines.csv.
 
     python experiments/engines_table.py FOLDER FILE.csv [DRAFT=MS ...]
 
-FOLDER has the records. DRAFT=MS: the time per token of a draft served alone by the same engine, as
+FOLDER has the records. DRAFT=MS: the time per token of a draft served by itself in the same engine, as
 `llama.cpp:smollm2-8bit=9.1`; drafts without one cost nothing (lookup), or have no prediction.
 
 predicted: tokens per pass over the cost of a pass, 1 + c d in steps of the target, where d is the number of draft

@@ -29,5 +29,5 @@ def __getattr__(name: str) -> Any:
 
 
 def __dir__() -> list[str]:
-    """The module's names with those of `specbench.api`, for completion in a notebook."""
+    """The names of the module and of `specbench.api`, for completion in a notebook."""
     return sorted({*globals(), *__all__})

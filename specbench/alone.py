@@ -57,7 +57,7 @@ if hasattr(os, "register_at_fork"):  # Windows has no fork
 
 
 def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
-    """`function` behind the lock of the process: a call from a second thread waits.
+    """`function` under the lock of the process: a call from a second thread waits.
 
     It raises UserError in a child that was forked after its parent had computed with several threads.
     """

@@ -97,12 +97,12 @@ class Run(_Shown):
 
     @property
     def c(self) -> float | None:
-        """Time of a draft step over that of a target step."""
+        """The time of a draft step, divided by the time of a target step."""
         return self.summary["c"]
 
     @property
     def speedup(self) -> float | None:
-        """Measured: time per token of the target alone over that of speculative decoding; None if the proof failed.
+        """Measured time per token of the target alone, divided by speculative decoding's; None if the proof failed.
 
         Warns with `DisturbedWarning` if the machine was contended, and with `UnprovedWarning` if nothing shows that
         sampled completions are the target's own.
@@ -181,8 +181,8 @@ def run(*, quiet: bool = False, **keys: Key) -> Run:
 
     Args:
         quiet: no progress on stderr.
-        **keys: those of `specbench run --help`, e.g. `target="t5-mini"`, `draft="bigram"`, `gamma=3`. A key with a dot
-            is a mapping: `sampling={"temperature": 1}`. Without keys, the small pair that ships is measured.
+        **keys: the options of `specbench run --help`, e.g. `target="t5-mini"`, `draft="bigram"`, `gamma=3`. A key with
+            a dot is a mapping: `sampling={"temperature": 1}`. Without keys, the small pair that ships is measured.
 
     Returns:
         The run, which is also a record in `results/runs/`.
@@ -206,7 +206,7 @@ def alpha(*, quiet: bool = False, **keys: Key) -> Alphas:
 
     Args:
         quiet: without progress on stderr.
-        **keys: those of `specbench alpha --help`; `draft`, `accept` and the temperature may be lists:
+        **keys: the options of `specbench alpha --help`; `draft`, `accept` and the temperature may be lists:
             `draft=["t5-nano", "bigram"]`, `sampling={"temperature": [0, 1]}` (the default).
 
     Returns:
@@ -226,8 +226,8 @@ def recommend(*, quiet: bool = False, **keys: Key) -> Ranking:
 
     Args:
         quiet: without progress on stderr.
-        **keys: those of `specbench recommend --help`; `draft`, `accept` and `gammas` may be lists. `verify=2` checks
-            the best two by real runs.
+        **keys: the options of `specbench recommend --help`; `draft`, `accept` and `gammas` may be lists. `verify=2`
+            checks the best two by real runs.
 
     Returns:
         The ranking, also in `results/recommend/`.

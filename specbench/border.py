@@ -1,4 +1,4 @@
-"""What others wrote, read once at the border: bytes of a regular file, text, JSON, and JSON of a declared type.
+"""Input that others wrote, read once at the border: bytes of a regular file, text, JSON, and JSON of a declared type.
 
 Every reader of a file or an answer that this process did not write just now goes through here, so that each has the
 same limits: no pipe, device or folder is opened as a file (a pipe would block for ever), nothing unpacks to more than
@@ -53,7 +53,7 @@ KINDS = (
 
 
 class Unreadable(ValueError):
-    """What was read is not what it should be, or could not be read; the message says why, on one line."""
+    """Input is not as it should be, or could not be read; the message says why, on one line."""
 
 
 # Bytes and text.
@@ -61,9 +61,9 @@ class Unreadable(ValueError):
 
 @contextmanager
 def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
-    """A regular file to read, unpacked where its name ends in .gz or .xz; a link is followed to one.
+    """A regular file to read, unpacked if its name ends in .gz or .xz; a link is followed to one.
 
-    Raises Unreadable, also for what the block reads, where it cannot be read, is damaged, or is or unpacks to more than
+    Raises Unreadable, also for what the block reads, if it cannot be read, is damaged, or is or unpacks to more than
     `most` bytes. None is for files that may be of any size, and are read line by line: only what is packed more than
     `DENSEST` is refused then.
     """
@@ -81,18 +81,18 @@ def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
 
 
 def read_bytes(file: Path, most: int = LARGEST) -> bytes:
-    """The content of a file, unpacked where its name ends in .gz or .xz. Raises Unreadable as `opened`."""
+    """The content of a file, unpacked if its name ends in .gz or .xz. Raises Unreadable as `opened`."""
     with opened(file, most) as stream:
         return stream.read()
 
 
 def read_text(file: Path, most: int = LARGEST) -> str:
-    """The text of a file. Raises Unreadable as `opened`, and where it is not UTF-8."""
+    """The text of a file. Raises Unreadable as `opened` does, and if it is not UTF-8."""
     return decoded(read_bytes(file, most))
 
 
 def decoded(content: bytes) -> str:
-    """`content` as text. Raises Unreadable where it is not UTF-8."""
+    """`content` as text. Raises Unreadable if it is not UTF-8."""
     try:
         return content.decode("utf-8")
     except UnicodeDecodeError as error:
@@ -120,7 +120,7 @@ def open_regular(file: Path) -> IO[bytes]:
 
 
 def require_regular(number: int) -> None:
-    """Raises Unreadable where an open file is a pipe, a device or a folder."""
+    """Raises Unreadable if an open file is a pipe, a device or a folder."""
     mode = os.fstat(number).st_mode
     if not stat.S_ISREG(mode):
         kind = next((name for is_kind, name in KINDS if is_kind(mode)), "no file")
@@ -147,7 +147,7 @@ class _Bounded(io.RawIOBase):
 
 
 class _Xz:
-    """What a stream of a .xz file unpacks to. Its dictionary, which the file asks for, is of at most 64 MiB."""
+    """The unpacked stream of a .xz file. Its dictionary, whose size the file sets, has at most 64 MiB."""
 
     def __init__(self, source: IO[bytes]) -> None:
         try:
@@ -158,7 +158,7 @@ class _Xz:
         self._broken = lzma.LZMAError
 
     def read(self, size: int) -> bytes:
-        """At most `size` bytes; none at the end. Raises Unreadable where the file is damaged or cut short."""
+        """At most `size` bytes; none at the end. Raises Unreadable if the file is damaged or cut short."""
         unpacked = b""
         while not unpacked and not self._unpacker.eof:
             more = self._source.read(2**16) if self._unpacker.needs_input else b""
@@ -213,7 +213,7 @@ def parse(text: str | bytes, kind: Any = object, finite: bool = True) -> Any:
 
 
 def check(value: object, kind: Any = object, finite: bool = True) -> None:
-    """Raises Unreadable where a value that JSON may hold is not of the type `kind`, or beyond the limits above."""
+    """Raises Unreadable if a value that JSON may hold is not of the type `kind`, or beyond the limits above."""
     _check(kind, finite)(value, "it", 0)
 
 
@@ -227,7 +227,7 @@ Check = Callable[[Any, str, int], None]  # a value, its place for a message, and
 
 @functools.cache
 def _check(hint: Any, finite: bool) -> Check:
-    """What compares a value with a type; built once for each type."""
+    """A function that compares a value with a type; built once for each type."""
     plain = PLAIN if finite else PLAIN | {float: _any_number, Any: _anything, object: _anything}
     if hint in plain:
         return plain[hint]
@@ -254,7 +254,7 @@ def _wrong(value: object, at: str, wanted: str) -> Unreadable:
 
 
 def shown(value: object) -> str:
-    """A JSON value in a message: whole where it is short."""
+    """A JSON value in a message: whole if it is short."""
     if isinstance(value, dict | list):
         return "an object" if isinstance(value, dict) else "a list"
     if isinstance(value, int) and abs(value) >= LARGEST_INTEGER:

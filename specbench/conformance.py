@@ -102,7 +102,7 @@ def _check_distributions(q_GV: Tensor, tokens: Sequence[int]) -> None:
 
 
 def _rows(count: int, vocabulary: int, generator: torch.Generator) -> Tensor:
-    """Distributions [count, V] at random, each with a zero where there is room for one."""
+    """Distributions [count, V] at random, each with a zero if there is room for one."""
     rows = torch.rand(count, vocabulary, generator=generator) ** 2 + 0.02
     if vocabulary > 2:
         rows.scatter_(1, torch.randint(vocabulary, (count, 1), generator=generator), 0.0)

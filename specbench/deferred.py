@@ -45,7 +45,7 @@ MOVED: dict[str, tuple[str, ...]] = {
 
 
 class _Deferred(ModuleType):
-    """A module whose names are those of `places`, imported when a name is first looked up."""
+    """A module with the names of `places`, imported when a name is first looked up."""
 
     def __init__(self, name: str, places: Sequence[str]) -> None:
         super().__init__(name)

@@ -79,7 +79,7 @@ def _version(package: str) -> str | None:
 
 
 def _commit() -> str | None:
-    """The commit, with '+changes' where tracked files differ from it.
+    """The commit, with '+changes' if tracked files differ from it.
 
     Of a tree that `tools/gpu_tree.py` has laid out, and which is no checkout, its file says it.
     """

@@ -11,10 +11,10 @@ TAG = re.compile(r"<(?=[A-Za-z/!?])")
 
 
 def file_name(names: str, end: str = "") -> str:
-    """`names` and `end` as the name of a file of one folder; unchanged where it is one already.
+    """`names` and `end` as the name of a file of one folder; unchanged if it is one already.
 
     Separators and control characters become '-', dots at the start are dropped, and `names` is cut to `MOST_BYTES`
-    together with `end`. The caller's `end` holds a digest of the full names where two of them must not be one file.
+    together with `end`. The caller's `end` holds a digest of the full names if two of them must not be one file.
     """
     whole = SEPARATORS.sub("-", names)
     if whole.startswith("."):

@@ -67,12 +67,12 @@ def kept() -> str:
 
 
 def again() -> str:
-    """'; finished work is kept' where work is finished, and what to do: run the same command again."""
+    """'; finished work is kept' if work is finished, and what to do: run the same command again."""
     return f"{kept()}{':' if kept() else ';'} run the same command again"
 
 
 def unwritable(file: str | Path, error: OSError) -> MachineError:
-    """That `file` of a results folder cannot be written, and what becomes of the work."""
+    """The error that `file` of a results folder cannot be written, and what becomes of the work."""
     what = f"{again()}, or" if kept() else ";"
     return MachineError(f"{file}: cannot be written ({error.strerror}){what} set results=FOLDER elsewhere")
 
@@ -102,7 +102,7 @@ def is_own(path: Path) -> bool:
 
 
 def private_folder(*folders: Path) -> Path:
-    """The first of `folders` that only this user can write to, created if it is missing; else one of this process.
+    """The first of `folders` that only this user can write to, created if it is missing; otherwise one of this process.
 
     A folder in a shared place may be another user's, or a link of theirs, made before ours. A folder of this user that
     others can write to is closed to them; what lies in it is the caller's to check (`is_own`).
@@ -132,7 +132,7 @@ def _folder_of_process() -> Path:
 
 
 def own_cache() -> Path:
-    """`user_cache()` if only this user can write to it, created if it is missing; else a folder of this process.
+    """`user_cache()` if only this user can write to it, created if it is missing; otherwise a folder of this process.
 
     What lies in it is read back and used, so that nobody else may put anything there.
     """
@@ -150,7 +150,7 @@ def require_writable(folder: str | Path, key: str = "results=FOLDER") -> None:
 
 
 def digest(path: Path) -> str:
-    """sha256 over a file's bytes, or over those of all files of a folder, by name."""
+    """sha256 over a file's bytes, or over the bytes of all files of a folder, by name."""
     found = hashlib.sha256()
     for file in sorted(path.iterdir()) if path.is_dir() else [path]:
         with open(file, "rb") as opened:

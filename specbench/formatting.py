@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.escaping import markdown_cell
 
-NONE = "–"  # where there is no number
+NONE = "–"  # in place of a missing number
 
 
 # Drafts as their authors write them; in commands and records they have the names on the left.
@@ -23,7 +23,7 @@ def draft_name(name: str) -> str:
 
 
 def number(value: float | None, digits: int = 2) -> str:
-    """A number, or a dash where there is none (None or NaN)."""
+    """A number, or a dash if there is none (None or NaN)."""
     return NONE if _missing(value) else f"{value:z.{digits}f}"
 
 
@@ -55,7 +55,7 @@ def _says_nothing(row: Any, low: float | None, high: float | None) -> bool:
 
 
 def share(value: float | None) -> str:
-    """A share in percent, or a dash where there is none: '96%'."""
+    """A share in percent, or a dash if there is none: '96%'."""
     return NONE if value is None or value != value else f"{100 * value:.0f}%"
 
 
@@ -69,7 +69,7 @@ def percentage(value: float, low: float | None, high: float | None, digits: int 
 
 
 def span(low: float | None, high: float | None, form: str = ".3f", between: str = "–") -> str:
-    """A 95% interval in a column of its own: '0.710–0.742'; a dash where there is none."""
+    """A 95% interval in a column of its own: '0.710–0.742'; a dash if there is none."""
     if _missing(low) or _missing(high):
         return NONE
     form = form.replace(".", "z.", 1)  # no minus before a zero
@@ -77,7 +77,7 @@ def span(low: float | None, high: float | None, form: str = ".3f", between: str 
 
 
 def size(number: float | None) -> str:
-    """Bytes in three digits: '1.24 GB' (of 10^9); '?' where they are not known."""
+    """Bytes in three digits: '1.24 GB' (of 10^9); '?' if they are not known."""
     if number is None:
         return "?"
     power = min(4, int(math.log10(max(number, 1)) // 3))
@@ -85,7 +85,7 @@ def size(number: float | None) -> str:
 
 
 def duration(seconds: float | None) -> str:
-    """A time for a person; '?' where it is not known."""
+    """A time for a person; '?' if it is not known."""
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
@@ -109,7 +109,7 @@ def markdown_table(header: Sequence[object], rows: Iterable[Sequence[object]]) -
     Numbers are the caller's to format; a cell is one line, and neither its bars nor its tags are read as such.
     """
     cells = [[markdown_cell(cell) for cell in row] for row in rows]
-    from tabulate import tabulate  # only where a table is made, not at start-up
+    from tabulate import tabulate  # only when a table is made, not at start-up
 
     text: str = tabulate(
         cells,
@@ -153,7 +153,7 @@ class Column:
     shown: tuple[str, ...] = ()
 
     def of(self, row: Any) -> Any:
-        """The number; None where the row has none."""
+        """The number; None if the row has none."""
         return row.get(self.name) if self.value is None else self.value(row)
 
     def text(self, row: Any) -> str:
@@ -173,11 +173,11 @@ class Column:
         return said if _missing(low) or _missing(high) else f"{said} [{written(low)}, {written(high)}]"
 
     def title_of(self, row: Any) -> str:
-        """What it is called in a row."""
+        """The title in a row."""
         return str(self.title(row)) if callable(self.title) else self.title
 
     def note_of(self, row: Any) -> str:
-        """What it is in a row."""
+        """The note in a row."""
         return str(self.note(row)) if callable(self.note) else self.note
 
 

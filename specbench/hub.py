@@ -41,7 +41,7 @@ def hub_is_reachable() -> bool:
 
 @functools.cache
 def commit_of(repository: str, revision: str | None, key: str, kind: Kind = "model") -> str:
-    """The commit of `revision` (None: the newest) of a repository; without the hub, that of the copy in the cache.
+    """The commit of `revision` (None: the newest) of a repository; without the hub, of the copy in the cache.
 
     `key` is the config's name of the repository, for messages.
 
@@ -103,9 +103,9 @@ def _cached_commits(repository: str, kind: Kind) -> list[str]:
 
 
 def only_cached(repository: str, kind: Kind = "model") -> str | None:
-    """The commit in the cache where no branch says which: a cache that was filled by commit has no `refs`.
+    """The commit in the cache if no branch says which: a cache that was filled by commit has no `refs`.
 
-    None where a branch is known, or there is no commit or more than one.
+    None if a branch is known, or there is no commit or more than one.
     """
     held = _cached_commits(repository, kind)
     return held[0] if len(held) == 1 and _cached_commit(repository, None, kind) is None else None
@@ -137,9 +137,9 @@ def not_cached(key: str, repository: str, kind: Kind = "model") -> MachineError:
 def hub_failure(
     error: BaseException, key: str, repository: str, revision: str | None = None
 ) -> UserError | MachineError | None:
-    """The error to raise for a failed request or download; None where `error` is of another kind.
+    """The error to raise for a failed request or download; None if `error` is of another kind.
 
-    Libraries wrap the errors of the hub's client, so the causes of `error` are searched too.
+    Libraries wrap the errors of the hub's client, so the causes of `error` are also searched.
     """
     from huggingface_hub import errors
 
@@ -184,7 +184,7 @@ def _is_interrupted(error: BaseException) -> bool:
 
 
 class HubFile(NamedTuple):
-    """A file of a repository, and its bytes where the hub says them."""
+    """A file of a repository, and its bytes if the hub says them."""
 
     name: str
     size: int
@@ -195,7 +195,7 @@ WEIGHTS = (".safetensors", ".bin")  # the first kind that there is
 
 
 def files_to_fetch(repository: str, revision: str | None, key: str, file: str | None = None) -> list[HubFile]:
-    """What a run reads of a model's repository, largest first; `file`: the GGUF file that it names.
+    """The files of a model's repository that a run reads, largest first; `file`: the GGUF file that it names.
 
     Raises:
         UserError: there is no such repository, revision or file.

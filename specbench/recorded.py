@@ -1,4 +1,4 @@
-"""What is recorded, as JSON: one dataclass for each thing, and one way to JSON and back for all of them.
+"""Recorded values as JSON: one dataclass for each thing, and one way to JSON and back for all of them.
 
 A recorded class is a plain dataclass whose fields are the keys of its JSON object, in order; `Annotated` gives a field
 its unit or meaning, as in the TypedDicts of `records.run_record`, of which it may be a part, and which may be parts of
@@ -26,10 +26,10 @@ Convert = Callable[[Any], Any]
 
 
 class Mark:
-    """What `Annotated` says of a field beside its meaning."""
+    """A property of a field in `Annotated`, beside its meaning."""
 
 
-OMITTED = Mark()  # no key of the JSON object where it is None
+OMITTED = Mark()  # no key of the JSON object if it is None
 LATER = Mark()  # older records lack it
 
 
@@ -63,7 +63,7 @@ def _has(hint: Any, mark: object) -> bool:
 
 @cache
 def _omitted(kind: Any) -> tuple[tuple[str, bool], ...]:
-    """The fields of a dataclass, and whether each is no key where it is None."""
+    """The fields of a dataclass, and whether each is omitted if it is None."""
     return tuple((name, _has(hint, OMITTED)) for name, hint in hints_of(kind).items())
 
 
@@ -89,7 +89,7 @@ def from_json(kind: Any, value: Any) -> Any:
 
 @cache
 def _convert(hint: Any) -> Convert | None:
-    """What makes a JSON value one of this type; None where it is one as it is."""
+    """A function that makes a JSON value one of this type; None if it is one as it is."""
     if is_recorded(hint):
         return _object(hint)
     if is_typeddict(hint):

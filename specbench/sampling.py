@@ -40,7 +40,7 @@ BEFORE_ARGMAX = Sampling(temperature=1.0)  # the plain softmax, in which a draft
 
 
 def before_argmax(sampling: Sampling) -> Sampling:
-    """The sampling of a rule that compares p before argmax: at T = 0 that of T = 1, with the same top-k and top-p.
+    """The sampling of a rule that compares p before argmax: with T = 1 instead of T = 0, and the same top-k and top-p.
 
     At T > 0 there is no argmax, and it is `sampling` itself.
     """
@@ -52,7 +52,7 @@ def standardise(logits_LV: Tensor, sampling: Sampling, vocabulary_size: int) -> 
 
     Logits past the tokenizer's last token are padding of the weight matrix (T5: 32,128 logits, 32,100 tokens) and are
     cut off. At T = 0 the highest entry takes all, the first of equal entries, as in `argmax`. A row without a finite
-    maximum becomes NaN, at T = 0 too, and `draw` raises for it.
+    maximum becomes NaN, also at T = 0, and `draw` raises for it.
     """
     if sampling.temperature > 0:
         size = min(vocabulary_size, logits_LV.shape[-1])
@@ -118,12 +118,12 @@ def one_hot(tokens_L: Sequence[int], vocabulary_size: int, device: torch.device)
 
 @dataclass(frozen=True)
 class DrawnNumbers:
-    """The random numbers of one verdict, drawn before it: one a draft token for its test, and one for the next token.
+    """The random numbers of one verdict, drawn before it: one per draft token for its test, and one for the next token.
 
-    Of a rule that draws at each place and tests nothing: none, and one for each place.
+    A rule that draws at each place and tests nothing gets none for tests, and one for each place.
 
-    A rule that takes them in this order from a generator gets the same from here. So it can run in a captured graph, in
-    which no generator draws.
+    A rule that takes them in this order from a generator gets the same numbers from here. So it can run in a captured
+    graph, in which no generator draws.
     """
 
     trials_G: Tensor
@@ -152,7 +152,7 @@ def widest(device: torch.device) -> torch.dtype:
 def uniforms(count: int, generator: torch.Generator | DrawnNumbers, device: torch.device) -> Tensor:
     """Numbers [count] in [0, 1) for as many draws, `widest`: in fp32 their grid is too coarse for a large vocabulary.
 
-    Raises ValueError where another count was drawn beforehand.
+    Raises ValueError if another count was drawn beforehand.
     """
     if isinstance(generator, DrawnNumbers):
         if count != len(generator.next_1):
@@ -179,21 +179,21 @@ def drawn(probabilities_LV: Tensor, uniform_L: Tensor) -> Tensor:
 def draw(probabilities_V: Tensor, generator: torch.Generator) -> int:
     """One token from [V], as `drawn`.
 
-    Raises FloatingPointError where the distribution is not finite.
+    Raises FloatingPointError if the distribution is not finite.
     """
     (token,) = checked(drawn(probabilities_V.unsqueeze(0), uniforms(1, generator, probabilities_V.device)).tolist())
     return token
 
 
 def checked(tokens: list[int]) -> list[int]:
-    """`tokens`. Raises FloatingPointError where one was NOT_DRAWN."""
+    """`tokens`. Raises FloatingPointError if one is NOT_DRAWN."""
     if NOT_DRAWN in tokens:
         raise FloatingPointError(NOT_FINITE)
     return tokens
 
 
 def argmax(logits_LV: Tensor, vocabulary_size: int) -> Tensor:
-    """A token [L] of each row, as `most_likely` on the device: NOT_DRAWN where a row has no finite maximum."""
+    """A token [L] of each row, as `most_likely` on the device: NOT_DRAWN if a row has no finite maximum."""
     highest_L, index_L = logits_LV[:, :vocabulary_size].float().max(-1)
     return torch.where(highest_L.isfinite(), index_L, NOT_DRAWN)
 
@@ -211,13 +211,13 @@ class TokenChoice:
         return self.sampling.temperature > 0
 
     def uniforms(self, count: int, generator: torch.Generator) -> Tensor | None:
-        """The uniform numbers of `count` choices from `generator`; None where none are needed."""
+        """The uniform numbers of `count` choices from `generator`; None if none are needed."""
         return uniforms(count, generator, generator.device) if self.draws else None
 
     def on_device(self, logits_1V: Tensor, uniform_1: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """The token [1] and the row [1, V] that it was drawn from; no row at T = 0, where all mass is on the token.
+        """The token [1] and the row [1, V] that it was drawn from; no row at T = 0, when all mass is on the token.
 
-        Nothing leaves the device: NOT_DRAWN where the row is not finite.
+        Nothing leaves the device: NOT_DRAWN if the row is not finite.
         """
         if uniform_1 is None:
             return argmax(logits_1V, self.vocabulary_size), None
@@ -227,7 +227,7 @@ class TokenChoice:
     def __call__(self, logits_LV: Tensor, uniform_1: Tensor | None) -> tuple[int, Tensor | None]:
         """The token that follows the last position, as a number, and the row that it was drawn from.
 
-        Raises FloatingPointError where the distribution is not finite.
+        Raises FloatingPointError if the distribution is not finite.
         """
         if uniform_1 is None:
             (token,) = most_likely(logits_LV, self.vocabulary_size)
@@ -242,7 +242,7 @@ def draw_next(
 ) -> tuple[int, Tensor | None]:
     """One token that follows the last position, and the row [1, V] that `TokenChoice` drew it from.
 
-    Raises FloatingPointError where the distribution is not finite.
+    Raises FloatingPointError if the distribution is not finite.
     """
     choice = TokenChoice(sampling, vocabulary_size)
     return choice(logits_LV, choice.uniforms(1, generator))

@@ -4,9 +4,9 @@ Tokens of one prompt are not independent, so the unit is the prompt, not the tok
 totals over prompts (a ratio of totals, or a ratio of such ratios), so the variance follows from the totals without each
 prompt in turn (Efron and Stein 1981, The jackknife estimate of variance).
 
-A few long completions decide a total, so the degrees of freedom are those of the effective number of prompts,
-(Σ w)² / Σ w² with w a prompt's share of the totals, less 1 (Kish 1965, Survey sampling). Percentiles of a bootstrap are
-too narrow with few prompts: they cover with about 85% at 8 prompts of unequal lengths, this with 94 to 96% at 6 to 91
+A few long completions decide a total, so the degrees of freedom come from the effective number of prompts, (Σ w)² / Σ
+w² with w a prompt's share of the totals, less 1 (Kish 1965, Survey sampling). Percentiles of a bootstrap are too narrow
+with few prompts: their coverage is about 85% at 8 prompts of unequal lengths; here it is 94 to 96% at 6 to 91
 (tests/analysis/test_intervals.py).
 
 A ratio has its interval on the log scale and a probability on the logit scale: no bound is negative or beyond 1.
@@ -54,7 +54,7 @@ class Jackknife:
 
     @staticmethod
     def of(columns: ArrayLike, variances: ArrayLike | None = None) -> "Jackknife":
-        """That of `columns` [N, K].
+        """The jackknife of `columns` [N, K].
 
         `variances` [N, K]: the variance that each entry has as a sum over what the row holds, such as its steps, if
         these were drawn again. It adds to that over rows.
@@ -74,7 +74,7 @@ class Jackknife:
     def variance(self, value: float, values_P: NDArray[np.float64]) -> float:
         """The variance of an estimate `value`, from the statistics `values_P` of `totals_PK`.
 
-        NaN where a row cannot be left out.
+        NaN if a row cannot be left out.
         """
         without_N, moved = values_P[: self.rows], values_P[self.rows :]
         with np.errstate(invalid="ignore"):
@@ -89,7 +89,7 @@ class Jackknife:
         level: float | None = None,
         by_process: Sequence[float] = (),
     ) -> Interval:
-        """`value` with its interval. Without bounds where a row cannot be left out, or there are fewer than two.
+        """`value` with its interval. It has no bounds if a row cannot be left out, or there are fewer than two.
 
         `by_process`: the values that each of several processes measured on the same rows.
         """
@@ -143,9 +143,9 @@ def student(
     """`value` with an interval of `level` by Student's t, from variances with their degrees of freedom.
 
     On the log scale a variance over processes is added, s² / P of the logs of `by_process`, with P - 1 degrees. The
-    degrees of a sum are those of Welch and Satterthwaite (Satterthwaite 1946, An approximate distribution of estimates
-    of variance components). Prompts and processes are crossed, so noise within a process counts in both parts: the
-    interval is at least as wide as it should be. Without bounds where a variance or the value has no such scale.
+    degrees of a sum follow Welch and Satterthwaite (Satterthwaite 1946, An approximate distribution of estimates of
+    variance components). Prompts and processes are crossed, so noise within a process counts in both parts: the
+    interval is at least as wide as it should be. It has no bounds if a variance or the value has no such scale.
     """
     slope = {"ratio": value, "probability": value * (1 - value), "difference": 1.0}[scale]
     if not all(isfinite(part) for part, _ in parts) or not isfinite(value):
@@ -176,7 +176,7 @@ def _logistic(place: float) -> float:
 
 
 def of_resamples(value: float, resampled_S: NDArray[np.float64], rows: int, scale: Scale = "ratio") -> Interval:
-    """`value` with an interval by t, from its values under S resamples of `rows` rows; without bounds where none are.
+    """`value` with an interval by t, from its values under S resamples of `rows` rows; no bounds if few are finite.
 
     A bootstrap's variance has the number of rows in the denominator.
     """

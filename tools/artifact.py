@@ -1,7 +1,7 @@
 """The claims of README and of the paper's tables: command, time, tolerance, our value, verdict; for docs/paper.md.
 
-README's claims are listed in experiments/paper.yaml, under `readme`; the paper's numbers are counted by the lists that
-`specbench tables --score` counts them by. Values are those of records; a claim without one is not measured.
+README's claims are listed in experiments/paper.yaml, under `readme`; the paper's numbers are counted by the same lists
+as in `specbench tables --score`. Values come from records; a claim without one is not measured.
 """
 
 import json

@@ -1,11 +1,11 @@
-"""How much wider an interval over processes is than that of one process: docs/processes.csv from records with runs=N.
+"""How much wider an interval over processes is than one process's: docs/processes.csv from records with runs=N.
 
     specbench sweep experiment=processes results=processes
     python tools/between_processes.py processes
     make docs-numbers
 
-`own`: half the width of one process's own interval, mean over its processes; `over`: that of the record; `between`: the
-standard deviation between processes; all in percent of the speedup. The last row has the medians.
+`own`: half the width of one process's own interval, mean over its processes; `over`: half the width of the record's;
+`between`: the standard deviation between processes; all in percent of the speedup. The last row has the medians.
 """
 
 import csv

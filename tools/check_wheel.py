@@ -1,7 +1,7 @@
 """Check what is to be published: `python tools/check_wheel.py dist [--tag v1.2.3]`. Standard library only.
 
-A wheel holds the package, `conf/`, `experiments/`, and all that ships, and nothing else; it is smaller than what PyPI
-takes; its version is that of the source archive and of the tag. The source archive holds no results.
+A wheel holds the package, `conf/`, `experiments/`, and all that ships, and nothing else. It is smaller than PyPI's
+limit, and its version equals the source archive's and the tag's. The source archive holds no results.
 """
 
 import argparse
@@ -29,7 +29,7 @@ def wanted(root: Path) -> set[str]:
 
 
 def faults(dist: Path, root: Path = ROOT, tag: str = "") -> Iterator[str]:
-    """What is wrong with the files of `dist`, a line each."""
+    """Faults of the files of `dist`, one line each."""
     wheels, archives = sorted(dist.glob("*.whl")), sorted(dist.glob("*.tar.gz"))
     if len(wheels) != 1 or len(archives) != 1:
         yield f"{dist}: has {len(wheels)} wheels and {len(archives)} source archives, and must have one of each"

@@ -3,7 +3,7 @@
 A page names the source of a number in a comment, and this tool writes what follows it. A fenced block:
 
 - `<!-- from: specbench explain RUN -->`: what the command prints (a command that only reads);
-- `<!-- from: run RUN -->`: the screen of that run; with ` | α, c` the line of its models and these lines alone;
+- `<!-- from: run RUN -->`: the screen of that run; with ` | α, c` only the line of its models and these lines;
 - `<!-- from: FILE -->`: this file, a transcript.
 
 A table:
@@ -16,7 +16,7 @@ A table:
   `column~=text` means those with this text in the cell, `column!=value` the others; a title is one of `NAMED`, or a
   column;
 - `<!-- from: FILE § HEADING -->`: the table under that heading of a Markdown file; with ` | title, …` these columns
-  of it, and with ` § ` alone its first table; of the document of a beam search (.json) the table that it has on screen.
+  of it, and with only ` § ` its first table; for the document of a beam search (.json) the table that it has on screen.
 
 A value in a sentence, with its interval if it has one:
 
@@ -25,7 +25,7 @@ A value in a sentence, with its interval if it has one:
 - `<!--score: formulas recomputed-->28<!---->`; `<!--FILE.json ROW: ratio-->`: of a row of a bench.
 
 RUN is the end of a run's name (a digest of its config, the same after each measurement), or words of its config: words
-that are not given are the default run's. `default` is the default run. Records are those of results/kept.
+that are not given are the default run's. `default` is the default run. Records are read from results/kept.
 
 What a page cannot do, each an error: name words that fit several records; mix hardware, dtype, engine or numerics in a
 table without a column for it; show the fastest of several γ under another title than `best γ`; leave out of a table of
@@ -329,7 +329,7 @@ def _from_file(source: str, fenced: bool) -> str:
     name, *conditions = shlex.split(name)
     _require_listed(name)
     table = _of_bench(name) if name.endswith(".json") else pd.read_csv(ROOT / name)
-    if table.empty:  # a file of titles alone, to be measured
+    if table.empty:  # a file with only titles, to be measured
         return _markdown([titles.split(", "), ["–"] * len(titles.split(", "))])
     table = _where(table, _pairs(conditions))
     if table.empty:
@@ -438,7 +438,7 @@ def loose(page: str) -> list[str]:
 
 
 def unclaimed(readme: str) -> list[str]:
-    """Numbers of README that docs/paper.md does not list as claims; those of the default run are all listed."""
+    """Numbers of README that docs/paper.md does not list as claims; the default run's are all listed."""
     listed = paper()["readme"]
     claims = {(one.get("run") or f"{one['bench']} {one['row']}", one.get("value", "ratio")) for one in listed}
     found = [(source, name.partition(".")[0]) for _, source, name in VALUE.findall(readme)]

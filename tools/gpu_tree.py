@@ -2,9 +2,9 @@
 
     python tools/gpu_tree.py FOLDER [PART ...] [--wheels FOLDER] [--add FILE ...]
 
-It copies the package, its choices, and of what ships and of the tests only what the parts need (default: all parts),
+It copies the package, its choices, and only those shipped files and tests that the parts need (default: all parts),
 with the wheels that `bench_gpu.py --fetch --has` has fetched and any FILE of your own (into `data/`), and prints its
-size. It exits with 1, and leaves nothing, where that is above 60 MiB. There:
+size. If the size is above 60 MiB, it exits with 1 and leaves nothing. On the other machine:
 
     cd FOLDER && python3 experiments/bench_gpu.py --wheels wheels PART ...
 """
@@ -38,7 +38,7 @@ def bench_gpu() -> ModuleType:
 
 
 def paths(commands: Iterable[Sequence[str]], tracked: Sequence[str]) -> list[str]:
-    """Those of the `tracked` files that these commands need. Of models that ship they name what they read."""
+    """The `tracked` files that these commands need. Commands name the shipped models that they read."""
     words = {word for command in commands for text in command for word in re.split(r"[=/,:\[\]]", text)}
     tests = [text for command in commands if "pytest" in command for text in command if text.endswith(".py")]
     places = [*ALWAYS, *(OF_TESTS if tests else ()), *tests]

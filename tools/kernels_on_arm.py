@@ -4,7 +4,7 @@
 
 By GCC and by clang, for NEON, for NEON with dot products of bytes, for SVE of 128 and of 256 bits, and for SVE2; on two
 processes some two minutes. What is missing is named in one line, and what can be run is run. With `--install` missing
-packages are installed by apt-get where that is there and permitted. Exit code 1: a kernel is wrong.
+packages are installed by apt-get, if it is there and permitted. Exit code 1: a kernel is wrong.
 """
 
 import argparse
@@ -79,7 +79,7 @@ def missing() -> list[str]:
 
 
 def install(names: list[str]) -> None:
-    """Install the packages of programs, where that is possible and permitted."""
+    """Install the packages of programs, if possible and permitted."""
     first = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if shutil.which("apt-get") is None or (first and shutil.which("sudo") is None):
         return

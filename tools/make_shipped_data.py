@@ -2,7 +2,7 @@
 
     python tools/make_shipped_data.py PAIRS.jsonl.gz --moby-dick FILE --state-of-the-union FILE
 
-PAIRS has en, de and src (rows with src=tatoeba are used); the other two have one text a row.
+PAIRS has en, de and src (rows with src=tatoeba are used); the other two have one text per row.
 """
 
 import argparse

@@ -35,7 +35,7 @@ def by_models(head: Head) -> str:
 
 
 def in_processes(config: RunConfig, runs: int | None) -> RunConfig:
-    """`config` in so many processes; as it was measured where it stops by itself or needs all processes for one run."""
+    """`config` in so many processes; as it was measured if it stops by itself or needs all processes for one run."""
     alone = config.until is not None or config.target.tp_plan
     return config if runs is None or alone else replace(config, runs=runs)
 

@@ -21,7 +21,7 @@ ROOT = Path(__file__).resolve().parent.parent
 FREE = ("unigram", "bigram", "ngram", "random", "lookup", "retrieval", "early-exit", "lookahead")  # of weights
 HEADS = ("blockwise", "medusa", "hydra", "eagle", "eagle3", "pass")
 DRAFTS = {"t5-mini": ("t5-nano", *FREE, *HEADS, "specdec"), "gpt-mini": ("gpt-nano", *FREE, *HEADS)}
-# Drafts made of others, and trees: the overrides of a run each.
+# Drafts made of others, and trees: the overrides of one run per line.
 MADE = (
     "target=t5-mini draft=layer-skip draft.skip=[mlp1]",
     "target=t5-mini draft=cascade draft.inner.kind=lookup",

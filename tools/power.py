@@ -12,14 +12,14 @@ planted fault:
 
 Each is compared with the baseline as the command does it. At most one of 50 repeats may alarm, and 9 of 10 faults must
 be found: exit code 1 otherwise. At T > 0 faults of kind lossy need not be found: the result says how many are, since
-the proof of so few tokens finds larger faults alone. A disturbed run is measured again, as --again does.
+the proof of so few tokens finds only larger faults. A disturbed run is measured again, as --again does.
 
 Faults are planted here, in the child process, in both loops: in Python's, and in a copy of `passes.h` that the child
 compiles, where passes of engine=native run. A plant counts what it changed; a run that recorded passes which no plant
 saw, or in which nothing was changed, ends the tool.
 
-It also estimates how much repeats differ between processes, over what prompts explain: `analysis.regression.BETWEEN`,
-whose values must not be below. All is written to FOLDER/power.json.
+It also estimates how much more repeats differ between processes than prompts explain: the values of
+`analysis.changes.BETWEEN` must not be lower. All is written to FOLDER/power.json.
 """
 
 import argparse
@@ -55,7 +55,7 @@ Row = dict[str, Any]
 class Plant:
     """A fault in both loops; counts the passes that it saw, and what it changed."""
 
-    # Where a pass in C is judged, begins and ends, in this file of `specbench/kernels`.
+    # Places of a pass in C, in this file of `specbench/kernels`: its verdict, its beginning and its end.
     FILE = "passes.h"
     JUDGED = "    memcpy(of->drafted + pass * of->gamma, drafted, count * sizeof(int64_t));\n"
     BEGINS = "    Speculation all = {draft, target, of, .scratch = {scratch, scratch_size, most_threads}};\n"
@@ -119,7 +119,7 @@ class Plant:
                 return Verdict(path, tokens[len(path)])
         elif self.kind == "speed":
             now = time.perf_counter()
-            self.took.append(now - self.ended)  # the first of a completion has what came before it, too
+            self.took.append(now - self.ended)  # the first of a completion also includes the time before it
             self.ended = now + min(self.took[-1], 2 * median(self.took[-200:])) * SLOWER / (1 - SLOWER)
             while time.perf_counter() < self.ended:
                 pass
@@ -198,9 +198,9 @@ def child(kind: str, seed: int, limit: int, temperature: float) -> None:
 
 
 def measured(kind: str, seed: int, words: list[str]) -> Row:
-    """The measurement of a fresh process; of a disturbed one that of another.
+    """The measurement of a fresh process, or of another one if it was disturbed.
 
-    Ends the tool where a process fails, or its plant was not hit.
+    Ends the tool if a process fails, or its plant was not hit.
     """
     for _ in range(MOST_TRIES):
         command = [sys.executable, __file__, "--child", kind, "--seed", str(seed), *words]
@@ -220,8 +220,10 @@ def measured(kind: str, seed: int, words: list[str]) -> Row:
 
 
 def alarms(baseline: list[Any], row: Row) -> bool:
-    """Whether a quantity moved or completions are not the target's. One that is still disturbed fails the command, too,
-    but finds nothing."""
+    """Whether a quantity moved or completions are not the target's.
+
+    A measurement that is still disturbed also fails the command, but finds nothing.
+    """
     if "refused" in row:
         return True
     found = compare_with_baseline(baseline, [cast(Measurement, row)])

@@ -137,7 +137,7 @@ def translation(draw: random.Random, texts: list[str]) -> str:
 
 
 def prompts(texts: list[str], seed: int) -> Iterator[dict[str, str]]:
-    """Different prompts of the four kinds in turn, without end; summaries only where there are texts."""
+    """Different prompts of the four kinds in turn, without end; summaries only if there are texts."""
     draw, seen = random.Random(seed), set()
     kinds = {"chat": chat, "code": code, "translation": lambda one: translation(one, texts)}
     if texts:

@@ -2,7 +2,7 @@
 
     python tools/summaries_again.py [RESULTS]       RESULTS: the folder that has kept/; default: results
 
-Tables, figures and pages read a record's summary. Where its definition changed, a record that cannot be measured again,
+Tables, figures and pages read a record's summary. If its definition changed, a record that cannot be measured again,
 as of a GPU, agrees with the others after this. Its times stay as they were measured.
 """
 

@@ -146,7 +146,7 @@ def _read(row: _Row) -> Read:
 def _due(at_work: Sequence[_Row], target: Model) -> list[_Row]:
     """The rows whose reads are answered next, all by the same model.
 
-    The target's reads come last, after those of all drafts; inside a cascade the cheaper model's come first.
+    The target's reads come last, after the reads of all drafts. Inside a cascade the cheaper model's reads come first.
     """
     waiting = [row for row in at_work if isinstance(row.asked, Read)]
     if not waiting:

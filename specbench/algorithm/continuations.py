@@ -30,7 +30,7 @@ from specbench.sampling import (
 )
 
 RankedTokens = Sequence[tuple[int, float]]  # tokens and the draft's confidence in each, the highest first
-# The next child of a node that has these already, and the row of q [V] that chose it; None where there is none.
+# The next child of a node that has these already, and the row of q [V] that chose it; None if there is none.
 NextChild = Callable[[Sequence[int]], tuple[int, Tensor] | None]
 
 
@@ -79,7 +79,7 @@ def choose(q_LV: Tensor, counts: Sequence[int], how: Children, generator: torch.
 
 
 def _draw(weights_LV: Tensor, times: int, generator: torch.Generator) -> Tensor:
-    """Tokens [L, times] drawn independently; NOT_DRAWN where a row has no mass, or is not finite."""
+    """Tokens [L, times] drawn independently; NOT_DRAWN if a row has no mass, or is not finite."""
     uniform_L = uniforms(len(weights_LV) * times, generator, weights_LV.device)
     return drawn(weights_LV, uniform_L.view(-1, times))
 
@@ -97,14 +97,14 @@ class Siblings(NamedTuple):
 class Continuations(ABC):
     """The possible continuations of each of L nodes.
 
-    `operations` are the arithmetic operations that it took; None: those of the draft's step for each node.
+    `operations` is the number of arithmetic operations that it took; None stands for one step of the draft per node.
     """
 
     operations: float | None = None
 
     @abstractmethod
     def children(self, counts: Sequence[int], how: Children, generator: torch.Generator) -> list[Siblings]:
-        """Up to `counts[i]` children of node i. Raises FloatingPointError where a distribution is not finite."""
+        """Up to `counts[i]` children of node i. Raises FloatingPointError if a distribution is not finite."""
 
     @abstractmethod
     def ranked(self, count: int) -> list[RankedTokens]:
@@ -112,7 +112,7 @@ class Continuations(ABC):
 
     @abstractmethod
     def one_by_one(self, how: Children, generator: torch.Generator) -> list[NextChild]:
-        """The children of each node, one at a time, to be merged with those of other drafts."""
+        """The children of each node, one at a time, to be merged with other drafts' children."""
 
 
 class Predicted(Continuations):
@@ -148,7 +148,7 @@ class Predicted(Continuations):
 def _draw_child(
     row_V: Tensor, how: Children, generator: torch.Generator, before: Sequence[int]
 ) -> tuple[int, Tensor] | None:
-    """A draw from the row of q, where `how` is distinct without the children `before`; None where nothing is left."""
+    """A draw from the row of q, without the children `before` if `how` is distinct; None if nothing is left."""
     if how == "replaced" or not before:
         return draw(row_V, generator), row_V
     if float(row_V.index_fill(0, torch.tensor(before, device=row_V.device), 0.0).sum()) == 0:
@@ -233,7 +233,7 @@ def _next_in_turn(waiting: deque[NextChild], before: Sequence[int]) -> tuple[int
 
 
 def _chosen(next_child: NextChild, count: int) -> Siblings:
-    """The first `count` children, each chosen after those before it; fewer where there are no more."""
+    """The first `count` children, each chosen after the earlier ones; fewer if there are no more."""
     tokens: list[int] = []
     rows: list[Tensor] = []
     while len(tokens) < count and (found := next_child(tokens)) is not None:

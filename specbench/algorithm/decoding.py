@@ -106,7 +106,7 @@ class Text:
 
 
 def autoregress(target: Model, prompt: Prompt, spec: DecodingSpec, generator: torch.Generator) -> Decoding:
-    """Standard decoding: one target step a token; several steps in one call where the engine can."""
+    """Standard decoding: one target step per token; several steps in one call if the engine can."""
     target.get_ready(prompt, spec.max_new_tokens)
     began, counted = target.now(), PROMPTS.now()
     session = target.start(prompt)
@@ -239,8 +239,8 @@ class Passes:
     ) -> None:  # fmt: skip
         """Bring both sessions from `before` tokens, of which `unread` were read in the pass, to its end.
 
-        Both keep all but the newest token, which neither has read, and drop what was rejected or read beside.
-        `logits_LV` are those of the target's run.
+        Both keep all but the newest token, which neither has read, and drop tokens that were rejected or read beside.
+        `logits_LV` are the logits of the target's run.
         """
         accepted, beside, drafting = path[: len(emitted) - 1], proposal.unverified, self.drafting
         length = before + len(emitted) - 1
@@ -261,7 +261,7 @@ Passing = Generator[Read | Moment, Any, list[DonePass]]
 
 
 class VerifiedInCalls(Passes):
-    """Passes of which the engine of the target verifies, accepts and rolls back in one call, whatever drafts."""
+    """Passes that the target's engine verifies, accepts and rolls back in one call, whatever drafts."""
 
     where = VERIFIED_IN_C
 
@@ -283,7 +283,7 @@ class VerifiedInCalls(Passes):
 
 
 class WholeInCalls(Passes):
-    """Passes that the engine of the target runs, several in one call, the drafting of one model too."""
+    """Passes that the target's engine runs, several in one call, with the drafting of one model."""
 
     where = IN_C
 
@@ -299,7 +299,7 @@ class WholeInCalls(Passes):
 def passes_of(
     target: Model, session: Session, draft: Draft, drafting: DraftSession, spec: DecodingSpec, text: Text
 ) -> Passes:
-    """What runs the passes over `text`: the engine of the target as far as it can.
+    """The runner of the passes over `text`: the engine of the target as far as it can.
 
     It can by the rules that it has and with drafts that need no result of the target's runs, and it drafts as well with
     one model at a constant gamma.
@@ -336,7 +336,7 @@ class PassLog:
         self._counted.append(PROMPTS.now())
 
     def ready(self) -> None:
-        """The draft has, too."""
+        """The draft has also read the prompt."""
         self._ready = self._now()
         self._counted.append(PROMPTS.now())
 

@@ -26,7 +26,7 @@ NONE_UNVERIFIED = UnverifiedTokens([], [])
 class DraftSession(ABC):
     """The state of a draft for one sequence.
 
-    Methods with a body are optional: their default is that of a draft that needs none of what they are for.
+    Methods with a body are optional. Their default suits a draft that does not need them.
     """
 
     stops_at_end = True  # whether a proposal ends with a token that ends the text
@@ -43,9 +43,9 @@ class DraftSession(ABC):
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
         """q [L, V] for each of the L tokens after the prefix, by teacher forcing.
 
-        Where q depends on where the proposal began: q of the first token of a proposal, and zeros where nothing is
-        proposed. The session must be new, or have scored the tokens before `prefix_length`: long sequences are scored
-        in parts.
+        If q depends on where the proposal began, it is the q of a proposal's first token, and zeros at positions
+        without a proposal. The session must be new, or have scored the tokens before `prefix_length`: long sequences
+        are scored in parts.
         """
 
     # Of drafts that run a model, whose reads of a batch are answered at once.
@@ -68,8 +68,8 @@ class DraftSession(ABC):
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """q [L, V] as by `score`, for the first, second, ... token of a proposal, of up to `most`. See `ScoresAhead`.
 
-        The g-th tensor has for each token the q of proposals that began g tokens before it (the 0-th is that of
-        `score`), and zeros where no proposal is so long.
+        The g-th tensor has for each token the q of proposals that began g tokens before it, and zeros where no proposal
+        is so long. The 0-th is the result of `score`.
         """
         return repeat(self.score(tokens, prefix_length), most)
 
@@ -80,7 +80,7 @@ class DraftSession(ABC):
         raise NotImplementedError(f"{type(self).__name__} proposes only chains")
 
     def after_nodes(self, tokens: Sequence[int], parents: Sequence[int]) -> Continuations:
-        """The continuations of each of L more nodes of the tree.
+        """The continuations of L more nodes of the tree.
 
         Nodes are numbered in the order in which they are read, from 0; `parents` are such numbers, or -1 for the root.
         """
@@ -111,7 +111,7 @@ class DraftSession(ABC):
         these tokens replaces a draft token that the target rejected.
         """
 
-    of_cache_alone = False  # where it starts on the target's session: of its runs it uses the cache, and no result
+    of_cache_alone = False  # if it starts on the target's session: of its runs it uses the cache, and no result
 
     @property
     def watches(self) -> bool:
@@ -187,8 +187,8 @@ def on_host(proposal: AnyProposal) -> Proposal:
 def read_of(session: Session, unread: list[int], proposal: AnyProposal) -> Read:
     """The target's read of one pass: unread tokens of the sequence, the proposal, and tokens read with it, in one run.
 
-    Unread tokens before a tree are read as the stem of the tree, which every path goes through; a chain with tokens
-    beside it is read as a tree, too.
+    Unread tokens before a tree are read as the stem of the tree, which every path goes through. A chain with tokens
+    beside it is also read as a tree.
     """
     if isinstance(proposal, PendingProposal):
         before = [proposal.tokens_G.new_full((1,), token) for token in unread]
@@ -202,14 +202,14 @@ def read_of(session: Session, unread: list[int], proposal: AnyProposal) -> Read:
 
 
 def after_zeros(q_LV: Tensor, rows: int) -> Tensor:
-    """[rows, V]: `q_LV` is that of the last L positions; no proposal reached those before."""
+    """[rows, V]: `q_LV` at the last L positions, zeros at earlier ones, which no proposal reached."""
     return torch.cat([q_LV.new_zeros(rows - len(q_LV), q_LV.shape[-1]), q_LV])
 
 
 class Draft(ABC):
     """A draft, ready to start on prompts.
 
-    Methods with a body are optional: their default is that of a draft that needs none of what they are for.
+    Methods with a body are optional. Their default suits a draft that does not need them.
     """
 
     operations: float  # arithmetic operations per token, for c_hat (Def 3.10)
@@ -260,13 +260,13 @@ class Draft(ABC):
     def learn(self, prompt: Prompt, completion: Sequence[int]) -> "Lesson | None":
         """Store the draft's rejections in `completion`, the last to be decoded, and update the weights when due.
 
-        None of a draft that does not learn.
+        None for a draft that does not learn.
         """
         return None
 
 
 def operations_of(draft: Draft, counted: float | None, tokens: int) -> float:
-    """Operations that drafting took: those `counted`, or of `tokens` tokens where they do not depend on the draws."""
+    """Operations that drafting took: `counted`, or those for `tokens` tokens if they do not depend on the draws."""
     return tokens * draft.operations if counted is None else counted
 
 
@@ -293,7 +293,7 @@ class Lesson:
     rejected: int  # drafted tokens of this prompt that were rejected, each at a position to learn from
     positions: int = 0  # of this and earlier prompts that were learnt from now
     steps: int = 0  # of the optimiser
-    loss: float | None = None  # KL(p || q) before the first of them, mean over the positions; None where there are none
+    loss: float | None = None  # KL(p || q) before the first of them, mean over the positions; None if there are none
 
 
 class Stores:

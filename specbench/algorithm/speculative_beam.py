@@ -2,7 +2,7 @@
 
 Appendix A.4 of the paper: the draft runs a beam search of its own, of width u, for gamma steps; the target scores all
 of its hypotheses at once; a step is accepted while the target's w beams are among the draft's u. Steps are computed
-from the target's rows alone, so the result is the target's own for any draft.
+from only the target's rows, so the result is the target's own for any draft.
 """
 
 from dataclasses import dataclass

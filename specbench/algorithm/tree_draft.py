@@ -111,7 +111,7 @@ class TreeDraftSession(DraftSession):
     def _level_of_shape(
         self, shape: TreeShape, tree: _Growth, level: Sequence[int], found: Continuations, generator: torch.Generator
     ) -> list[int]:
-        """Add the children of the nodes of `level`; those which the shape gives children, too."""
+        """Add the children of the nodes of `level`, and return the new nodes to which the shape gives children."""
         counts, below = shape.children, list[int]()
         places = [tree.places[node] for node in level]
         families = found.children([counts[place + 1] for place in places], self.children, generator)
@@ -134,7 +134,7 @@ class TreeDraftSession(DraftSession):
             for token, confidence in ranked
         ]
         children.sort(key=itemgetter(0), reverse=True)
-        # Of a level no more nodes can remain than of the whole tree.
+        # No more nodes of a level can remain than of the whole tree.
         return [tree.add(token, node, confidence) for _, token, node, confidence in children[: plan.size - 1]]
 
     def _after_level(self, tree: _Growth, nodes: Sequence[int]) -> Continuations:

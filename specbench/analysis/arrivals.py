@@ -30,7 +30,7 @@ class Promise:
 
 
 def service(served: Sequence[Served], promise: Promise) -> ServiceRecord:
-    """What was served, over the whole time from 0 until the last completion."""
+    """Served requests and tokens, over the whole time from 0 until the last completion."""
     whole = max(one.end_s for one in served)
     kept = sum(map(promise.kept, served))
     return {

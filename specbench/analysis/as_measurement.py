@@ -20,7 +20,7 @@ Floats = NDArray[np.float64]
 
 
 def measurement(record: RunRecord) -> Measurement:
-    """The line of a record. Of a disturbed record it has no times; its quantities are computed from its prompts."""
+    """The line of a record. A disturbed record's has no times; its quantities are computed from its prompts."""
     summary, prompts = record["summary"], record["prompts"]
     digest, config = identity(record["config"], dict(summary))
     signs = (summary.get("disturbed_by") or "without a sign") if summary.get("disturbed") else None
@@ -58,14 +58,14 @@ def measurement(record: RunRecord) -> Measurement:
 
 
 def without_times(row: Measurement) -> Measurement:
-    """A measurement with α and tokens per pass alone, so that it does not matter whether it was disturbed."""
+    """A measurement with only α and tokens per pass, so that it does not matter whether it was disturbed."""
     counted = {name: row["quantities"][name] for name in COUNTED if name in row["quantities"]}
     shares = {name: row["by_prompt"][name] for name in COUNTED if name in row["by_prompt"]}
     return {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
 
 
 def _commit(record: RunRecord) -> str | None:
-    """The commit, in 12 digits, with '+changes' where the tree differed from it."""
+    """The commit, in 12 digits, with '+changes' if the tree differed from it."""
     digits, plus, changes = (record["environment"]["commit"] or "").partition("+")
     return digits[:12] + plus + changes or None
 
@@ -94,7 +94,7 @@ def _emitted(prompt: PromptRecord) -> list[int]:
 
 
 def _ratio(columns: Sequence[Sequence[float]], powers: Sequence[int]) -> tuple[float, Floats]:
-    """The product of column totals to these powers, and each prompt's contribution: its share less that of the mean."""
+    """The product of column totals to these powers, and each prompt's contribution: its share less the mean's."""
     columns_NK, powers_K = np.asarray(columns, float), np.asarray(powers, float)
     totals = columns_NK.sum(0)
     if (totals <= 0).any():

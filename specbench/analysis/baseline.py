@@ -1,6 +1,6 @@
-"""What moved since an earlier measurement of the same config on the same machine, by how much, and how certainly.
+"""Changes since an earlier measurement of the same config on the same machine: how large, and how certain.
 
-How two measurements are compared: `analysis.changes`.
+`analysis.changes` compares two measurements.
 
 All tests of a comparison are corrected together (Benjamini and Hochberg 1995, Controlling the false discovery rate):
 without any change, the probability of a single alarm is at most `FALSE_ALARMS`, however many records are compared, and
@@ -50,9 +50,9 @@ class Comparison:
         disturbed: records timed while another process used the machine: their times are not compared.
         unknown: records of which the baseline has no row.
         same: records that the baseline's row was made of.
-        untimed: records compared by α and tokens per pass alone, since they are of other hardware, or the row has no
+        untimed: records compared only by α and tokens per pass, since they are of other hardware, or the row has no
             times.
-        missing: rows of the baseline of this kind of device whose config no record has.
+        missing: the baseline's rows for this kind of device whose config no record has.
         elsewhere: rows of other kinds of device.
     """
 
@@ -120,7 +120,7 @@ def compare_with_baseline(
 
 
 def baseline_of(rows: Iterable[Measurement], before: Iterable[Measurement] = ()) -> list[Measurement]:
-    """The rows of a new baseline: those of `before`, each replaced by the newest measurement of its config and machine.
+    """The rows of a new baseline: `before`, each row replaced by the newest measurement of its config and machine.
 
     A disturbed record, which has no times, replaces no row that has some. One that contradicts itself replaces none.
     """

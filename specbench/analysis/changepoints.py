@@ -21,9 +21,9 @@ class StepOf:
 def steps(histories: Sequence[Sequence[Measurement]], names: Sequence[Quantity]) -> list[StepOf]:
     """The steps of all histories, each of one config on one machine, oldest first.
 
-    A history is split where the two sides differ most (binary segmentation: Scott and Knott 1974), p being that of the
-    most different sides times the number of places (Bonferroni), and each side again. All are corrected together, so
-    that without any change the probability of a single step is at most `FALSE_ALARMS`.
+    A history is split where the two sides differ most (binary segmentation: Scott and Knott 1974), then each side
+    again. p is the p-value of the most different sides times the number of places (Bonferroni). All splits are
+    corrected together, so that without any change the probability of a single step is at most `FALSE_ALARMS`.
     """
     found: list[tuple[Measurement, Measurement, Quantity, Change]] = []
     for rows in histories:
@@ -36,7 +36,7 @@ def steps(histories: Sequence[Sequence[Measurement]], names: Sequence[Quantity])
 
 
 def _splits(rows: Sequence[Measurement], name: Quantity, start: int = 0) -> list[tuple[int, Change]]:
-    """The tests of a history: its best split and, where that is certain on its own, those of either side."""
+    """The tests of a history: its best split and, if it is certain on its own, the tests of either side."""
     tried = [(place, change(rows[:place], rows[place:], name)) for place in range(1, len(rows))]
     known = [(place, one) for place, one in tried if one is not None]
     if not known:

@@ -1,4 +1,4 @@
-"""Two measurements, or two groups of them: what changed, and how certainly.
+"""Changes between two measurements, or two groups of them, and how certain they are.
 
 Each quantity is a function of totals over prompts; a prompt's contribution to it is the relative change of the value if
 that prompt counted more (`Measurement.by_prompt`). The log of the ratio of two values is compared with the standard
@@ -19,7 +19,7 @@ from specbench.analysis.as_measurement import log_variance
 from specbench.analysis.paired import REACH
 from specbench.records.measurements import PER_UNIT, Measurement, Quantity
 
-FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step in a history, where nothing changed
+FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step in a history, if nothing changed
 # The standard deviation between fresh processes, relative, over what the contributions of prompts explain. Assumed, and
 # meant to be high: `python tools/power.py` estimates it from repeats without a change and says if a value is too low.
 # A record of several processes (`runs`) says itself how far their speedups are apart.
@@ -32,7 +32,7 @@ Part = tuple[float, float]  # a variance, and its degrees of freedom
 class Change:
     """A ratio after / before with its 95% interval, and the p of 'nothing changed'.
 
-    Infinite where the quantity was 0, which only α can be. `paired`: prompts in both, or 0.
+    Infinite if the quantity was 0, which only α can be. `paired`: prompts in both, or 0.
     """
 
     ratio: float
@@ -43,9 +43,9 @@ class Change:
 
 
 def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Quantity) -> Change | None:
-    """The change of a quantity from the mean of some measurements to that of others.
+    """The change of a quantity from the mean of some measurements to the mean of others.
 
-    None where one side lacks the quantity, or prompts are too few for an error.
+    None if one side lacks the quantity, or prompts are too few for an error.
     """
     sides = [[row for row in side if name in row["quantities"]] for side in (before, after)]
     if not all(sides):
@@ -76,14 +76,14 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
 def _between(row: Measurement, name: Quantity) -> float:
     """The variance between processes of a measurement, which may be the mean over several.
 
-    What a few processes say of their own spread is uncertain, and counts only where it is above BETWEEN.
+    An estimate of the spread from a few processes is uncertain, and counts only if it is above BETWEEN.
     """
     own = row.get("between", 0.0) if name == "speedup" else 0.0
     return max(BETWEEN[name], own) ** 2 / row.get("runs", 1)
 
 
 def over_prompts(sides: Sequence[Sequence[Measurement]], name: Quantity) -> tuple[list[Part] | None, int]:
-    """The variance of a change over prompts, and how many are paired; None where there are too few prompts."""
+    """The variance of a change over prompts, and how many are paired; None if there are too few prompts."""
     rows = [row for side in sides for row in side]
     if not any(name in row["by_prompt"] for row in rows):
         return [], 0

@@ -1,7 +1,7 @@
 """Whether a record agrees with itself: its passes with its completions, and its summary with its prompts.
 
 Tables read the stored summary, and `specbench compare --baseline` computes its quantities from the prompts: each would
-miss an error in what the other reads.
+miss an error in the other's input.
 """
 
 import math
@@ -20,7 +20,7 @@ NEAR = 1e-5  # relative: times are stored in rounded seconds
 
 
 def contradictions(record: RunRecord) -> list[str]:
-    """What contradicts itself in a record, a line each; empty for a sound record."""
+    """The contradictions in a record, one line each; empty for a sound record."""
     if is_served(record):  # its passes are not seen one by one
         return []
     summary: Row = dict(record["summary"])
@@ -68,7 +68,7 @@ def computed_again(prompts: Sequence[PromptRecord]) -> dict[str, float]:
 
 
 def _within(prompt: PromptRecord) -> Iterator[str]:
-    """What the passes of a prompt contradict."""
+    """Contradictions between a prompt's passes and its other numbers."""
     passes, tokens = prompt["speculative"].passes, len(prompt["speculative"].tokens)
     emitted = sum(one.emitted for one in passes)
     if emitted != tokens:

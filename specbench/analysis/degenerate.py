@@ -79,7 +79,7 @@ def copied(text: str, prompt: str) -> float:
 
 
 def compression(tokens: Sequence[int]) -> float:
-    """Bytes of the tokens, four each, over those of zlib; 1 without tokens."""
+    """Bytes of the tokens, four each, over the bytes that zlib makes of them; 1 without tokens."""
     written = b"".join(token.to_bytes(4, "little") for token in tokens)
     return len(written) / len(zlib.compress(written, 9)) if written else 1.0
 

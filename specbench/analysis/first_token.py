@@ -1,7 +1,7 @@
 """Reading prompts: time to first token, prompt tokens per second, and the predicted speedup of whole requests.
 
-With S_p and S_q seconds to read a prompt by the target and the draft, t seconds a step of the target alone, n tokens of
-a completion and s the speedup of decoding, the speedup end to end is (S_p + n t) / (S_p + S_q + n t / s): a longer
+With S_p and S_q seconds to read a prompt by the target and the draft, t seconds per step of the target alone, n tokens
+of a completion and s the speedup of decoding, the speedup end to end is (S_p + n t) / (S_p + S_q + n t / s): a longer
 prompt moves it to S_p / (S_p + S_q). Pure arithmetic on records.
 """
 
@@ -20,7 +20,7 @@ class Starts(NamedTuple):
     """Means over the prompts of a run: seconds to read a prompt, and what follows."""
 
     target_s: float
-    draft_s: float | None  # None where a record does not have it
+    draft_s: float | None  # None if a record does not have it
     decode_s: float  # of the target alone
     tokens: float  # of a prompt, that were read or copied
 
@@ -97,7 +97,7 @@ def _first_token_s(traces: Sequence[Trace]) -> float:
 
 
 def _next_token_s(traces: Sequence[Trace]) -> float | None:
-    """Seconds a token after the first step or pass, of one row; None where no completion goes on after it."""
+    """Seconds a token after the first step or pass, of one row; None if no completion goes on after it."""
     seconds = sum(sum(seconds_of(one)[1:]) for one in traces)
     first = (one.passes[0].emitted if one.passes else 1 for one in traces)
     tokens = sum(len(one.tokens) - emitted for one, emitted in zip(traces, first, strict=True))

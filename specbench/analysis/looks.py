@@ -1,6 +1,6 @@
 """`until=2%`: when a run looks at its interval, and by which level, so that the interval it stops at still covers.
 
-Whoever looks after every prompt and stops at the first interval that is narrow enough stops too often where chance made
+Whoever looks after every prompt and stops at the first interval that is narrow enough stops too often when chance made
 the spread small, and the interval covers less often than it says. So a run looks at few numbers of prompts that are set
 before it starts, and every look's interval has the level 1 - 0.05 / looks: by Bonferroni's inequality all of them cover
 with 95%, whichever look ends the run. This is α-spending (Lan and DeMets 1983, Discrete sequential boundaries for
@@ -41,7 +41,7 @@ class Looks:
         """`within`: the half width, as a share of the speedup; `group`: prompts that are decoded together."""
         self.within, self.sizes = within, sizes_of_looks(prompts, group)
         self.level = 1 - (1 - LEVEL) / len(self.sizes)
-        self.half_widths: list[float] = []  # one a look, as a share of the speedup
+        self.half_widths: list[float] = []  # one per look, as a share of the speedup
 
     @staticmethod
     def of(config: RunConfig, prompts: int) -> "Looks | None":
@@ -53,7 +53,7 @@ class Looks:
     def see(self, prompts: Sequence[PromptRecord]) -> bool:
         """Take the looks that are due after these first prompts of the task; whether the run ends, at `prompts`.
 
-        A look depends on its own prompts alone, so that a run that resumes takes the same looks again.
+        A look depends only on its own prompts, so that a run that resumes takes the same looks again.
         """
         while not self.ended and (size := self.sizes[len(self.half_widths)]) <= len(prompts):
             self.half_widths.append(self._half_width(prompts[:size]))

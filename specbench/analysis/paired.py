@@ -3,9 +3,9 @@
 The effects of a prompt (length, difficulty) are in both runs and cancel, so the interval of a difference is narrower
 than two separate intervals suggest.
 
-Every estimate is a function of totals over prompts, so its variance over N prompts is that of a mean of N contributions
-(the delta method): a prompt's contribution is the relative change of the estimate if it counted more. The interval of a
-run is over prompts, and for times over the steps and passes within them (`stats.over_rows`); both are in
+Every estimate is a function of totals over prompts, so its variance over N prompts is the variance of a mean of N
+contributions (the delta method): a prompt's contribution is the relative change of the estimate if it counted more. The
+interval of a run is over prompts, and for times over the steps and passes within them (`stats.over_rows`); both are in
 `Spread.deviation`. Half the width falls with the root of N.
 """
 
@@ -146,10 +146,10 @@ class Paired:
     """Run A against run B. A ratio above 1 is in favour of A."""
 
     prompts: int
-    faster: Compared  # time per token of B over that of A, as decoded
-    speedup: Compared  # speedup of A over that of B, each against its own baseline, which cancels a slower hour
-    alpha: Compared  # alpha of A less that of B
-    tokens_per_pass: Compared  # of A over that of B
+    faster: Compared  # time per token of B, divided by A's, as decoded
+    speedup: Compared  # speedup of A, divided by B's, each against its own baseline, which cancels a slower hour
+    alpha: Compared  # alpha of A less alpha of B
+    tokens_per_pass: Compared  # of A, divided by B's
 
 
 def shared(a: Sequence[PromptRecord], b: Sequence[PromptRecord]) -> Pairs:
@@ -181,7 +181,7 @@ def compare(pairs: Pairs) -> Paired:
 
 
 def _tokens_and_passes(prompt: PromptRecord) -> tuple[int, int]:
-    """Tokens of a completion with a draft, and its passes; of a server what it counted."""
+    """Tokens of a completion with a draft, and its passes; for a server, what it counted."""
     if "served" in prompt:
         return emitted_and_passes(prompt)
     return len(prompt["speculative"].tokens), len(prompt["speculative"].passes)

@@ -1,4 +1,4 @@
-"""A profile (`records.documents.Profile`) from the records of one draft and target."""
+"""A profile (`records.profile_document.Profile`) from the records of one draft and target."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -82,7 +82,7 @@ def _first_context(prompt: PromptRecord) -> int:
 
 
 def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
-    """The profile of runs that differ in task or gamma alone. Raises UserError for others."""
+    """The profile of runs that differ only in task or gamma. Raises UserError for others."""
     first = records[0]["summary"]
     for record in records[1:]:
         for key in SAME:
@@ -96,7 +96,7 @@ def profile_of_runs(records: Sequence[RunRecord]) -> Profile:
 
 
 def profile_of_scores(alpha_id: str, row: AlphaRow, texts: Sequence[ScoredText]) -> Profile:
-    """The profile of one draft of a document of `specbench alpha`: its row and what it scored along each completion."""
+    """The profile of one draft in a document of `specbench alpha`: its row and its scores along each completion."""
     missing = ["a document of specbench alpha does not hold the prompts' lengths, nor any times"]
     groups = row.get("prompt_groups", [*range(len(texts))])
     if (different := row.get("distinct_prompts")) is not None:
@@ -144,8 +144,8 @@ def _profile(names: AlphaRow | Summary, simulated: bool, tasks: list[TaskProfile
 def _task(records: Sequence[RunRecord]) -> TaskProfile:
     """The part of a profile for one task.
 
-    alpha does not depend on gamma, so that of the run over the most prompts is taken, and of equal runs that of the
-    furthest proposals, which has the most positions.
+    alpha does not depend on gamma, so it is taken from the run over most prompts, and among equal runs from the one
+    with the longest proposals, which has most positions.
     """
     best = max(records, key=lambda one: (len(one["prompts"]), one["summary"]["drafted_per_pass"]))
     prompts, summary = best["prompts"], best["summary"]

@@ -44,7 +44,7 @@ class Served:
 
 
 class TurnCosts(Protocol):
-    """What a turn of the batch takes, in seconds."""
+    """The time of a turn of the batch, in seconds."""
 
     def start_s(self, prompts: Sequence[int], rows: int, draw: random.Random) -> float:
         """Seconds of joining requests, by the tokens of their prompts; `rows` are at work with them."""

@@ -1,10 +1,9 @@
 """Prompts that several processes measured (`runs`): their times as means over processes, and each process's own.
 
 Seeds are the same in all processes, so the tokens and passes of a prompt are equal at every temperature, and only times
-differ: by the layout of memory, caches and clocks. A prompt of a record therefore has its tokens once, the mean of each
-time over processes where any other record has its times, and what each process measured in `runs`. Code that reads
-prompts sees a run that was measured more exactly. Energy is a mean, too; of memory it has the most, and of states of
-the machine all.
+differ: by the layout of memory, caches and clocks. A prompt of a record therefore has its tokens once, the mean over
+processes in place of each time, and what each process measured in `runs`. Code that reads prompts sees a run that was
+measured more exactly. Energy is also a mean; memory is the maximum, and the machine's states are all there.
 """
 
 from collections.abc import Sequence
@@ -28,7 +27,7 @@ def merged(runs: Sequence[Sequence[PromptRecord]]) -> list[PromptRecord]:
 
 
 def of_processes(prompts: Sequence[PromptRecord]) -> list[Sequence[PromptRecord]]:
-    """The prompts as each process measured them; of a run in one process its own."""
+    """The prompts as each process measured them; for a run in one process its own."""
     count = len(prompts[0].get("runs", ()))
     if not count:
         return [prompts]
@@ -53,7 +52,7 @@ def _merged(prompts: Sequence[PromptRecord]) -> PromptRecord:
 
 
 def _used(processes: Sequence[UsedRecord]) -> UsedRecord:
-    """The mean energy and the greatest peak of several processes, where each knows it."""
+    """The mean energy and the greatest peak of several processes, if each knows it."""
     used: UsedRecord = {}
     joules = [one["joules"] for one in processes if "joules" in one]
     peaks = [one["peak_bytes"] for one in processes if "peak_bytes" in one]

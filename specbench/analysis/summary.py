@@ -75,16 +75,16 @@ def summarise(
 ) -> Measured:
     """The measured and predicted columns of a run, without what the config and the completions say.
 
-    `gamma` is None where it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
+    `gamma` is None if it changed from pass to pass: then nothing is predicted, for the equations have one gamma.
     `falls_with_position`: the draft is accepted less often the further ahead it drafts, so that predictions are made
     from the acceptance at each position (`analysis.forecast.theorems`). `at_once`: one step of the draft gives a whole
-    proposal; `c_step` is its time. Speedups are None where the completions differ by more than rounding, or sampled
+    proposal; `c_step` is its time. Speedups are None if the completions differ by more than rounding, or sampled
     completions fail their proof: a faster wrong answer has no speed. Under a lossy rule completions may differ, and
     speeds are given: `lossy` goes with them. Under a rule with an alpha of its own that is `alpha_rule` (along the
     target's own completion), and the predictions are made from it.
 
-    `level` is that of all intervals of a run that looked at them more than once (`analysis.looks`). Of a run in several
-    processes (`analysis.several_processes`) the intervals of times cover the differences between these.
+    `level` applies to all intervals of a run that looked at them more than once (`analysis.looks`). For a run in
+    several processes (`analysis.several_processes`) the intervals of times cover the differences between them.
     """
     passes = [a_pass for prompt in prompts for a_pass in prompt["speculative"].passes]
     alpha = _probability([(sum(p["beta"]), len(p["beta"])) for p in prompts], groups_of(prompts), level)
@@ -182,7 +182,7 @@ def summarise(
 
 
 def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
-    """What a draft that learns between prompts learnt from, and alpha before and after; nothing of other drafts."""
+    """The prompts that a learning draft learnt from, and alpha before and after; empty for other drafts."""
     lessons = [prompt["online"] for prompt in prompts if "online" in prompt]
     if not lessons:
         return {}
@@ -202,7 +202,7 @@ def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
 
 
 def energy(prompts: Sequence[PromptRecord]) -> Energy:
-    """Joules of a token with and without the draft, totals over all prompts; None where a prompt has none."""
+    """Joules of a token with and without the draft, totals over all prompts; None if a prompt has none."""
     spent: dict[DecodingMode, list[float | None]] = {
         way: [prompt.get("used", {}).get(way, {}).get("joules") for prompt in prompts] for way in DECODING_MODES
     }
@@ -262,12 +262,12 @@ def under_lenience(prompts: Sequence[PromptRecord], level: float | None = None) 
 
 
 def speedups(prompts: Sequence[PromptRecord], *, level: float | None = None) -> Speedups:
-    """Measured speedups: time per token of the baseline over that of speculative decoding, totals over all prompts.
+    """Measured speedups: time per token of the baseline, divided by speculative decoding's, totals over all prompts.
 
-    At T = 0, where completions are equal, that is the ratio of the times; at T > 0, where lengths differ, it is still
-    fair. The intervals cover how prompts differ, and within each prompt its steps and its passes, and the differences
-    between processes where there are several. They cover a machine that was slower for minutes only as far as it was
-    slower on some prompts or in some processes and not in others: those of one process hold within this process.
+    At T = 0, with equal completions, this is the ratio of the times; at T > 0, with different lengths, it is still
+    fair. The intervals cover how prompts differ, within each prompt its steps and its passes, and the differences
+    between processes if there are several. They cover a machine that was slower for minutes only if it was slower on
+    some prompts or in some processes and not in others: one process's intervals hold within this process.
     """
     variances = [variances_of(prompt) for prompt in prompts]
     decode, whole = (
@@ -339,7 +339,7 @@ def explained(record: RunRecord) -> RunRecord:
 def resummarised(record: RunRecord) -> RunRecord:
     """A record whose summary is recomputed from its raw prompts by this version.
 
-    Left as it is where its kind of draft is of a package that is not installed, or a server was measured.
+    Left as it is if its kind of draft is of a package that is not installed, or a server was measured.
     """
     if is_served(record):
         return record

@@ -80,9 +80,9 @@ def _between(known: Mapping[int, float], rows: int) -> float:
 
 
 def fit(turns: Sequence[SeenTurn], rows: Sequence[int], others: Sequence[SeenTurn] = ()) -> Costs:
-    """The costs of `turns`, by least squares, at these numbers of rows; what would be negative is left out.
+    """The costs of `turns`, by least squares, at these numbers of rows; negative costs are left out.
 
-    `others` are turns whose starts cost the same: those of the same draft with another gamma.
+    `others` are turns whose starts cost the same: turns of the same draft with another gamma.
     """
     starts = [one for one in (*turns, *others) if one.prompts]
     x = np.array([[len(one.prompts), sum(one.prompts)] for one in starts], float)
@@ -103,7 +103,7 @@ def fit(turns: Sequence[SeenTurn], rows: Sequence[int], others: Sequence[SeenTur
 
 
 def _over_said(starts: Sequence[SeenTurn], nodes: Sequence[int], costs: Costs) -> dict[int, float]:
-    """What starts took over what `costs` say, by the number of rows at work, where enough were seen."""
+    """The measured time of starts over the time by `costs`, by the number of rows at work, if enough were seen."""
     found = dict[int, float]()
     for rows in nodes:
         seen_here = [one for one in starts if one.rows == rows]
@@ -124,7 +124,7 @@ def _not_negative(x_TK: NDArray[np.float64], seconds_T: NDArray[np.float64], kep
 
 
 def _spread(took: Sequence[float], said: Sequence[float]) -> Sequence[float]:
-    """What was seen over what the costs say, scaled so that sums agree; only 1 where little was seen."""
+    """Ratios of measured times to times by the costs, scaled so that sums agree; only 1 if few were seen."""
     known = [(one, of) for one, of in zip(took, said, strict=True) if of > 0]
     if len(known) < FEWEST:
         return (1.0,)

@@ -11,7 +11,7 @@ from specbench.engine.session import Prompt, up_to_end
 
 
 def generate(network: Any, prompt: Prompt, max_new_tokens: int, **keywords: Any) -> list[int]:
-    """The completion of `prompt` by `network.generate`, alone; greedy unless `keywords` say otherwise."""
+    """The completion of only `prompt` by `network.generate`; greedy unless `keywords` say otherwise."""
     written = _generated(network, prompt, max_new_tokens, num_beams=1, **keywords)
     tokens: list[int] = written[0, len(prompt.prefix) :].tolist()
     return tokens

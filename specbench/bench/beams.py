@@ -1,7 +1,7 @@
 """Speculative beam search against the target's own, over u and gamma, and both against `transformers`'.
 
-The main result is the number of target runs: a plain search needs one a step. Times are given beside it, for one prompt
-at a time.
+The main result is the number of target runs: a plain search needs one per step. Times are given beside it, for one
+prompt at a time.
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ class _Searched:
 
 
 def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[BeamRow], float]:
-    """A row without a draft, then one for each u and gamma; and transformers' seconds a completion."""
+    """A row without a draft, then one for each u and gamma; and transformers' seconds per completion."""
     model = setup.target
     settings = [(setup.settings.width, 0), *product(setup.us, setup.gammas)]  # u, gamma
     found: dict[tuple[int, int], list[_Searched]] = {setting: [] for setting in settings}

@@ -159,7 +159,7 @@ def _against_generate(setup: Bench) -> list[BenchRow]:
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
-    """The target in our loop and in another engine's, encoder and prefill included: alone, and with prompt lookup."""
+    """The target in our loop and another engine's, with encoder and prefill: without a draft and with prompt lookup."""
     assert setup.folder is not None
     ends = setup.target.eos_ids
     peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
@@ -257,7 +257,7 @@ def _inside_a_pass(setup: Bench) -> list[BenchRow]:
 
 
 def _against_lookup(setup: Bench) -> list[BenchRow]:
-    """Ours searches the source too; transformers' own sees decoder tokens only."""
+    """Ours also searches the source; transformers' sees only decoder tokens."""
     rows = []
     for gamma in setup.gammas:
         what = f"prompt lookup against generate's, γ={gamma}"
@@ -383,7 +383,7 @@ def _first_token(target: Model, tokens: list[int]) -> int:
     return int(target.start(Prompt((), tuple(tokens))).extend(tokens[-1:])[0].argmax())
 
 
-QUICK = "def"  # parts that are repeated where another process disturbed them
+QUICK = "def"  # parts that are repeated if another process disturbed them
 PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
     "a": ("generate", _against_generate),
     "b": ("assisted generation", _against_assisted),
@@ -396,7 +396,7 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
 }
 
 
-NOT_LISTED = ("schema_version", "environment", "rows")  # in the document alone
+NOT_LISTED = ("schema_version", "environment", "rows")  # only in the document
 
 
 def table(rows: Sequence[BenchRow]) -> str:

@@ -25,7 +25,7 @@ SPLITS = {("ByteLevel",): "gpt-2", ("Digits", "ByteLevel"): "smollm", ("Split", 
 def convert(folder: str, file: str, dtype: str, with_vocabulary: bool = False) -> None:
     """Write the weights in `folder` to a GGUF file in `dtype`, norms and biases in float32.
 
-    Without a vocabulary the file reads and writes tokens by number alone. Raises ValueError for an architecture, rotary
+    Without a vocabulary the file reads and writes tokens only by number. Raises ValueError for an architecture, rotary
     angles, or a tokenizer that this function does not know.
     """
     gguf: Any = import_module("gguf")

@@ -48,7 +48,7 @@ def stepping(session: Session, tokens: int) -> Callable[[], Any]:
 
 
 def experts_over_tokens(model: Model, prompt: Prompt) -> dict[int, float]:
-    """The experts that a run over so many tokens reads over those of a step, at that place; empty without experts."""
+    """The experts that a run over so many tokens reads, in multiples of a step there; empty without experts."""
     experts, session, found = model.experts, model.start(prompt), {}
     session.extend([5] * 16)
     for count in TOKENS if experts is not None else ():
@@ -152,9 +152,9 @@ class Budget:
 
 
 def budget(parts: Sequence[Callable[..., Any]]) -> Budget | None:
-    """The budget of `parts`, which run one after another, such as those of a `program.Step`.
+    """The budget of `parts`, which run one after another, such as the parts of a `program.Step`.
 
-    None where a part is no longer a graph, as after torch.compile.
+    None if a part is no longer a graph, as after torch.compile.
     """
     modules = [getattr(part, "__self__", None) for part in parts]
     graphs = [module for module in modules if isinstance(module, GraphModule)]
@@ -190,7 +190,7 @@ def bound(
 ) -> tuple[float | None, str, dict[str, float]]:
     """Milliseconds of a step over one token after LENGTH tokens, a note on what they are made of, and its numbers.
 
-    It reads its weights and the whole of its caches at `gb_per_s`, and starts each kernel in `launch_us`. None where
+    It reads its weights and the whole of its caches at `gb_per_s`, and starts each kernel in `launch_us`. None if
     the engine runs no graph of kernels.
     """
     counted = None
@@ -226,7 +226,7 @@ def batch_decoders(
 ) -> tuple[Decoder, Decoder]:
     """Our batched baseline and `generate` of the same batch, with encoder and prefill, on the group of a number.
 
-    Tokens are those of its completions one after another.
+    Tokens are the group's completions one after another.
     """
     batch, spec = Batch.of(target, rows), DecodingSpec.algorithm_1(Sampling(), max_new_tokens)
 
@@ -246,7 +246,7 @@ def batch_decoders(
 
 
 def why_step_by_step(draft: Draft, prompt: Prompt, gammas: Sequence[int], tokens: int) -> str | None:
-    """Why `draft` would draft step by step where its steps of a pass should be one graph; None where it would not.
+    """Why `draft` would draft step by step although its steps should be one graph; None if it would not.
 
     Captures what greedy completions of up to `tokens` tokens after `prompt` replay at `gammas`.
     """
@@ -263,9 +263,9 @@ class PassParts:
     """Seconds of one pass over `gamma` drafted tokens, by part."""
 
     whole: float
-    drafting: float  # M_q over gamma tokens, one after the other, the model alone
+    drafting: float  # M_q over gamma tokens, one after the other, only the model
     choosing: float  # the drafted tokens chosen from its logits
-    verifying: float  # M_p over gamma + 1 tokens, the model alone
+    verifying: float  # M_p over gamma + 1 tokens, only the model
     scoring: float  # p, or at T = 0 its best tokens, at gamma + 1 positions
     accepting: float  # the rule, the next token, and both caches rolled back
     overhead: float  # the rest beside the models' steps: choosing tokens for both, accepting
@@ -278,10 +278,10 @@ class TooShort(Exception):
 def take_apart(
     target: Model, draft: ModelDraft, prompts: list[Prompt], gamma: int, tokens: int
 ) -> tuple[PassParts, float]:
-    """The parts of a greedy pass, medians over passes, and a step of the target decoding alone: its model's part.
+    """The parts of a greedy pass, medians over passes, and the model's part of a step of the target alone.
 
-    They are timed in the loop of Python, one pass at a time, also where an engine would run several in one call. Alone
-    and again and again at one place they would be faster, since a cache then holds what in a pass has to be fetched.
+    They are timed in the loop of Python, one pass at a time, also if an engine would run several in one call. Timed
+    by themselves and repeatedly at one place they would be faster, since a cache then holds what a pass has to fetch.
     Raises TooShort.
     """
     generator = torch.Generator(device=target.device)

@@ -27,7 +27,7 @@ class Llama:
     """A GGUF file in llama.cpp, which reads and writes tokens by number."""
 
     def __init__(self, file: str, longest: int, threads: int) -> None:
-        """`longest` is the most tokens of a prompt and its completion."""
+        """`longest` is the maximum length of a prompt and its completion, in tokens."""
         self._engine: Any = import_module("llama_cpp")
         self._silent = self._engine.llama_log_callback(lambda *_: None)  # it logs each of its settings
         self._engine.llama_log_set(self._silent, None)
@@ -70,7 +70,7 @@ class PromptLookup:
     """
 
     def __init__(self, file: str, longest: int, threads: int, match: int) -> None:
-        """`longest` is the most tokens of a prompt and its completion."""
+        """`longest` is the maximum length of a prompt and its completion, in tokens."""
         engine: Any = import_module("llama_cpp")
         self._draft: Any = import_module("llama_cpp.llama_speculative").LlamaPromptLookupDecoding(max_ngram_size=match)
         # llama.cpp rounds a context up to a multiple, up to which the package drafts, beyond the arrays that it made.
@@ -109,7 +109,7 @@ class Peer(NamedTuple):
 
 
 class Work(NamedTuple):
-    """What a peer is to decode, greedily."""
+    """The work of a peer, decoded greedily."""
 
     folder: str  # of the weights, or their name on the hub
     prompts: Sequence[Prompt]
@@ -127,8 +127,8 @@ class Work(NamedTuple):
 def ctranslate2(work: Work) -> Peer:
     """CTranslate2 at this work.
 
-    It has bfloat16 only on processors with instructions for it, and else computes in float32. Raises UserError if it
-    cannot convert the weights.
+    It has bfloat16 only on processors with instructions for it, and otherwise computes in float32. Raises UserError if
+    it cannot convert the weights.
     """
     folder, prompts, device = work.folder, work.prompts, work.device.type
     kind = "Translator" if prompts[0].source else "Generator"

@@ -49,7 +49,7 @@ def times_faster(theirs: Sequence[Timing], ours: Sequence[Timing]) -> Interval:
 
 
 def peak_growth(call: Callable[[], Any]) -> int | None:
-    """By how many bytes the process's memory grows at most while `call` runs; None where the system does not tell."""
+    """By how many bytes the process's memory grows at most while `call` runs; None if the system does not tell."""
     try:
         Path("/proc/self/clear_refs").write_text("5", encoding="ascii")  # the peak is counted from here on
         before = _memory_of("VmRSS")

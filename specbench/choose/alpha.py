@@ -207,7 +207,7 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
 
 
 def of_draft(scored: Scored, name: str) -> list[FindingRecord]:
-    """What is wrong with a draft, by its agreements."""
+    """The faults of a draft, by its agreements."""
     one = next(candidate for candidate in scored.candidates if candidate.draft == name)
     draft = asdict(one.config.draft)
     if not has_network(draft):

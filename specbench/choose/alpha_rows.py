@@ -32,7 +32,7 @@ ROUTERS = 3  # pairs of drafts whose tokens per pass are bounded, and shown
 
 
 def of_routers(scored: Scored) -> list[RouterBound]:
-    """The bounds on a router of each pair of drafts, highest alpha first; of the first few the tokens per pass, too."""
+    """The bounds on a router of each pair of drafts, highest alpha first; the first few also with tokens per pass."""
     routed = {one.draft for one in scored.candidates if isinstance(one.config.draft, RouterConfig)}
     drafts = [name for name in scored.agreement if name not in routed]
     found = list[RouterBound]()
@@ -147,7 +147,7 @@ def of_top_tokens(scored: Scored) -> dict[str, float]:
     """By N: the share of the sample's tokens that are among the N likeliest of the training text.
 
     What a draft with `draft.top_tokens=N` never proposes is never accepted, so that its alpha is at most this. Empty
-    where no draft is a model, or the training text is not on this machine.
+    if no draft is a model, or the training text is not on this machine.
     """
     config = scored.config
     are_models = any(isinstance(one.config.draft, ModelDraftConfig) for one in scored.candidates)

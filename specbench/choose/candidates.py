@@ -1,7 +1,7 @@
 """The candidates of a comparison: drafts, each with an acceptance rule; their names in tables; alpha under each rule.
 
 - `exact` (Algorithm 1): the draft's own agreement.
-- `block`: the same agreement, since alpha depends on p and q alone; its accepted tokens depend on the whole
+- `block`: the same agreement, since alpha depends only on p and q; its accepted tokens depend on the whole
   block, as `analysis.forecast.walk` counts them.
 - `match` and `onehot`: lossless, each with an alpha of its own from the same p and q.
 - `lenient`, `typical` and `top-beta` (lossy): a `TokenRule`'s formulas on the same p and q, computed along the target's
@@ -88,7 +88,7 @@ class LoadedCandidate:
 
     @property
     def own_alpha(self) -> str | None:
-        """The name under which an agreement has this rule's alpha; None where it is Algorithm 1's."""
+        """The name under which an agreement has this rule's alpha; None if it is Algorithm 1's."""
         return self.rule if self.lossy is not None else self.parts.spec.verification.own_alpha
 
     def under_rule(self, agreement: Agreement) -> Agreement:
@@ -169,7 +169,7 @@ class Scored:
 
     @property
     def groups(self) -> list[int]:
-        """A number for each completion, the same where the prompts are equal: those count as one in intervals."""
+        """A number for each completion, the same for equal prompts, which count as one in intervals."""
         return numbers_of((prompt.source, prompt.prefix) for prompt, _ in self.texts)
 
     @cached_property
@@ -178,7 +178,7 @@ class Scored:
         return Stores([one.parts.draft for one in self.candidates], self.texts)
 
     def at_context(self) -> OfContext:
-        """The context of the prompts, for a document; nothing where they are as they are."""
+        """The context of the prompts, for a document; empty if none was set."""
         if (context := self.config.context_tokens) is None:
             return {}
         tokens = [len(prompt.source) + len(prompt.prefix) + len(written) / 2 for prompt, written in self.texts]

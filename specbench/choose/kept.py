@@ -1,8 +1,8 @@
 """Agreements of a comparison that is not finished yet: each completion's are on the disk when it has been scored.
 
 A file of JSON lines for each draft, named by a digest of all that they depend on, so that the same command resumes, and
-another one that compares the same draft in the same way takes them up, too. The record at the end holds them all, and
-the files are removed.
+so does another one that compares the same draft in the same way. The record at the end holds them all, and the files
+are removed.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ class KeptAgreements:
     """The agreements of some drafts along one sample, by draft and completion."""
 
     def __init__(self, drafts: Iterable[str], files: Mapping[str, Path]) -> None:
-        """`files`: where each draft's are kept (`kept_file`); without one they are in memory alone."""
+        """`files`: where each draft's are kept (`kept_file`); without one they are only in memory."""
         self._files = files
         self.seconds = 0.0
         self.found: dict[str, dict[int, Agreement]] = {draft: {} for draft in drafts}
@@ -110,7 +110,7 @@ class _Entry(TypedDict):
 
 
 def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
-    """Index, seconds and agreement of each whole line of `file`; from the first on that is none, it is cut off.
+    """Index, seconds and agreement of each whole line of `file`, which is cut off at the first line that is not whole.
 
     Raises UserError for a link, whose target would be cut.
     """
@@ -133,7 +133,7 @@ def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
 
 
 def agreement_of(row: Mapping[str, Any]) -> Agreement:
-    """The agreement that `asdict` made `row` of. Raises Unreadable, or TypeError, where it made none of it."""
+    """The agreement that `asdict` made `row` of. Raises Unreadable, or TypeError, if it made none of it."""
     border.check(row, _Agreement, finite=False)
     others = {name: Chances(**chances) for name, chances in row["others"].items()}
     ranks = None if row["ranks"] is None else _ranks_of(row["ranks"])

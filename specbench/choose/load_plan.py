@@ -21,13 +21,13 @@ from specbench.records.choosing import LoadRow, LoadSpan, ServedRow, ServiceReco
 from specbench.report.load_tables import best_at
 
 LOADS = (0.3, 0.5, 0.7, 0.85, 1.0, 1.2)  # of what the target alone serves
-DRAWS = 20  # simulations of each load: of as many arrivals, or of those of a real run
-TTFT, TPOT = 20.0, 2.0  # the promise where none is given, in steps of the target alone with all rows at work
+DRAWS = 20  # simulations of each load: of as many arrivals, or of a real run's
+TTFT, TPOT = 20.0, 2.0  # the default promise, in steps of the target alone with all rows at work
 
 
 @dataclass(frozen=True)
 class Real:
-    """What our batching served, turns of closed loops before and after it, and the share of waiting for a core."""
+    """The requests that our batching served, turns of closed loops around it, and the share of waiting for a core."""
 
     served: list[Served]
     around: list[SeenTurn]
@@ -87,13 +87,13 @@ class Plan:
         return [stretch * time for time in self.recorded[: self.requests]]
 
     def simulated(self, key: Key, rate: float, arrivals: int, draw: int, slower: float = 1.0) -> list[Served]:
-        """The requests of one setting, for a draw of turns' times; arrivals 0 are those of the real runs."""
+        """The requests of one setting, for a draw of turns' times; arrivals 0 are the real runs'."""
         requests, seed = [self.timed[key].requests[place] for place in self.places], self.seed
         times, costs = self.arrivals(rate, seed + arrivals), self.costs[key].times(slower)
         return simulate(times, requests, costs, self.rows, seed + draw)
 
     def row(self, key: Key, rate: float) -> LoadRow:
-        """What is served, over several simulated arrivals."""
+        """The served requests and tokens, over several simulated arrivals."""
         draws = [self.simulated(key, rate, draw, draw) for draw in range(DRAWS)]
         each = [service(one, self.promise) for one in draws]
         low, high = np.quantile([one["goodput"] for one in each], [0.025, 0.975])
@@ -184,7 +184,7 @@ def setting_name(key: Key) -> str:
 
 
 def recorded_arrivals(config: LoadConfig) -> list[float] | None:
-    """The recorded arrivals, from 0 on. Raises UserError where the file has none."""
+    """The recorded arrivals, from 0 on. Raises UserError if the file has none."""
     if config.arrivals is None:
         return None
     try:
@@ -200,7 +200,7 @@ def recorded_arrivals(config: LoadConfig) -> list[float] | None:
 
 
 def costs_of(timed: Mapping[Key, Timed], nodes: Sequence[int]) -> dict[Key, Costs]:
-    """The costs of each setting, fitted to its own turns and those of the candidate at other gammas."""
+    """The costs of each setting, fitted to its own turns and the candidate's turns at other gammas."""
 
     def others(name: str, gamma: int) -> list[SeenTurn]:
         return [turn for key, one in timed.items() if key[0] == name and key[1] != gamma for turn in one.turns]

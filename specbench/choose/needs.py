@@ -1,4 +1,4 @@
-"""What a command will need, before anything is loaded: models, tokens, memory of weights, and time.
+"""The needs of a command, before anything is loaded: models, tokens, memory of weights, and time.
 
 Time is taken from the record of the most similar run on the same hardware. Without one it is estimated: a step of the
 target reads each of its weights once, at the rate of a short copy.
@@ -49,12 +49,12 @@ USUAL_V = 1.2  # steps that a verification takes
 CHARACTERS = 4  # of a token
 TRAINED_BYTES = 16  # of a weight in training: fp32, its gradient and AdamW's two states
 MULTIPLIED = 1024  # rows of the matrices that arithmetic is timed with
-LOOKED_AT = 8  # prompts whose length is taken for that of all
+LOOKED_AT = 8  # prompts whose length stands for all
 
 
 @dataclass(frozen=True)
 class Needs:
-    """The needs of a command; None where they are not known.
+    """The needs of a command; None if they are not known.
 
     Attributes:
         models: parameters by name.
@@ -286,7 +286,7 @@ def seconds_a_prompt(row: Row) -> float:
 
 
 def step_seconds(config: RunConfig, rows: Sequence[Row]) -> tuple[float | None, str]:
-    """Seconds of a step of the target, and where they are from: the newest record of it, or the rate of memory."""
+    """Seconds of a step of the target, and their source: the newest record of it, or the rate of memory."""
     same = {"target": name_of(config.target), "dtype": config.dtype, "hardware": machine_of(config)}
     known = [row for row in rows if row.get("target_step_s") and all(row.get(k) == value for k, value in same.items())]
     if known:
@@ -336,7 +336,7 @@ def _compared_seconds(config: ChooseConfig) -> float:
 
 
 def _tokens_of_prompt(config: ChooseConfig) -> float:
-    """About how many tokens a prompt has, from the length of a few."""
+    """The approximate number of tokens of each prompt, from the length of a few."""
     if config.context_tokens is not None:
         return config.context_tokens
     if config.task.path is None and config.task.shipped is None:

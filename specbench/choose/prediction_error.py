@@ -44,7 +44,7 @@ Decode = Callable[[int], Callable[[], Trace]]  # prompt number -> what decodes i
 
 @dataclass
 class Decoded:
-    """What one candidate decoded of each prompt, over all repeats: seconds and tokens.
+    """One candidate's decodings of each prompt, over all repeats: seconds and tokens.
 
     Of the first repeat also the accepted and the tested draft tokens.
     """
@@ -166,7 +166,7 @@ def same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:
     return sum(same) / len(same) if same else None
 
 
-PROBED = "adaptive"  # its probe is that of auto, too
+PROBED = "adaptive"  # auto uses the same probe
 POLICIES = ("auto", "adaptive")
 
 
@@ -255,7 +255,7 @@ def _rows(scored: Scored, decoded: dict[Name, Decoded], rounds: Sequence[Round],
 
 
 def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[int]) -> Interval | None:
-    """Accepted over tested draft tokens, where that estimates alpha; otherwise None.
+    """Accepted over tested draft tokens, if that estimates alpha; otherwise None.
 
     It does under Algorithm 1 and for a draft that agrees equally at all positions: a block is tested as a whole, and a
     lossy rule accepts more than alpha.
@@ -269,7 +269,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[in
 def _against_best(
     candidate: LoadedCandidate, decoded: dict[Name, Decoded], wrong: set[Name], groups: Sequence[int]
 ) -> list[PolicyRow]:
-    """The time per token of the fastest fixed gamma over that of each policy and other gamma, on the same prompts."""
+    """Time per token of the fastest fixed gamma, divided by each policy's and other gamma's, on the same prompts."""
     own = {gamma: one for (name, gamma), one in decoded.items() if name == candidate.name}
     fixed = {gamma: sum(one.decode_s) / sum(one.tokens) for gamma, one in own.items() if isinstance(gamma, int)}
     best = min(fixed, key=lambda gamma: fixed[gamma])

@@ -1,6 +1,6 @@
 """Choice of draft and gamma: alpha from the cached sample, costs from timed probes, a ranking, and its verification.
 
-Each of the best candidates is verified by a real run, whose record is that of `specbench run` with the same keys. For
+Each of the best candidates is verified by a real run, with the same record as `specbench run` with the same keys. For
 another engine (`Engines`) its own parts are timed, and whole completions verify the ranking.
 """
 
@@ -163,7 +163,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         needs = of_recommend(configs)
         if needs.seconds is None or needs.seconds > SHORT_S:
             progress.note(f"{needs.work}; {lines(needs)[-1]}")
-        # Inner drafts are timed alone, so that they say nothing of a batch.
+        # Inner drafts are timed one text at a time, so that they say nothing about a batch.
         inner_rankings = rank_inner_drafts(placed, progress) if other is None and placed[0].batches == [1] else {}
         prepared = prepare(placed, progress)
         fitting, left_out = within(placed[0].memory, prepared)
@@ -280,7 +280,7 @@ def timed_at(
 
 
 def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> list[str]:
-    """How many experts the best candidate's full passes read; nothing of a target without experts, or of a batch."""
+    """How many experts the best candidate's full passes read; nothing for a target without experts, or for a batch."""
     best = table.ranked[0]
     experts: Experts | None = getattr(scored.candidates[0].parts.target, "experts", None)
     full = [one for seen in rounds for one in seen.passes[best.draft, best.gamma] if one.drafted == best.gamma]
@@ -296,7 +296,7 @@ def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> l
 
 
 def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
-    """A sentence about each candidate whose c, and so whose place in the ranking, is not that of quantised weights."""
+    """A sentence about each candidate whose c, and so its place in the ranking, does not hold for quantised weights."""
     return [
         f"{one.name}: its rounded weights are read at full size, so its c and its speedups are not what "
         f"{part.bits}-bit kernels would give; its α is (docs/drafts.md#quantised)"
@@ -307,7 +307,7 @@ def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
 
 
 def _of_starts(one: Prediction, starts: Mapping[str, Starts]) -> WithPrompts:
-    """The speedup of whole requests, where reading the prompts was timed."""
+    """The speedup of whole requests, if reading the prompts was timed."""
     if one.draft not in starts:
         return {}
     found = starts[one.draft]
@@ -318,7 +318,7 @@ def _of_starts(one: Prediction, starts: Mapping[str, Starts]) -> WithPrompts:
 
 
 def _memory(candidate: LoadedCandidate, batch: int) -> MemoryOfCandidate:
-    """What target and draft need at this batch, and over what the target needs alone."""
+    """The bytes of target and draft at this batch, and their ratio to the target's bytes."""
     found = candidate.memory(batch)
     return {"memory_bytes": total(found), "memory_ratio": total(found) / total(found, "target")}
 

@@ -47,7 +47,7 @@ def gain_in_hindsight(table: Predictions, draft: str) -> tuple[float, int]:
 
 
 def _of_any_rule(table: Predictions) -> list[str]:
-    """The bound on rules for gamma with the best chain's draft, where each token is tested alone."""
+    """The bound on rules for gamma with the draft of the best chain that tests each token by itself."""
     chains = [one for one in table.ranked if one.tree is None and one.draft not in table.whole]
     if not chains or table.one_cost_per_pass:
         return []
@@ -59,7 +59,7 @@ def _of_any_rule(table: Predictions) -> list[str]:
 
 
 def _in_turn(table: Predictions) -> list[str]:
-    """The expected speedup of two drafts in turn (a horizontal cascade), if it is above that of each alone.
+    """The expected speedup of two drafts in turn (a horizontal cascade), if it is above each single draft's.
 
     The better draft proposes the first tokens. Lengths follow from alpha and c of each draft and from v at each gamma.
     """
@@ -193,13 +193,13 @@ def _differences(best: Prediction, other: Prediction) -> list[str]:
 
 
 def _printed(ours: float, theirs: float, digits: int) -> str | None:
-    """'0.84 against 0.47'; None where both would be printed alike."""
+    """'0.84 against 0.47'; None if both would be printed alike."""
     left, right = f"{ours:.{digits}f}", f"{theirs:.{digits}f}"
     return None if left == right else f"{left} against {right}"
 
 
 def _would_win(best: Prediction, other: Prediction) -> str:
-    """The c, or else the alpha, at which `other` would catch up, all else (its γ too) as measured."""
+    """The c or the α at which `other` would catch up, all else (also its γ) as measured."""
     c, alpha = winning_c(best, other), winning_alpha(best, other)
     if other.tree and c is None:
         return f"{label(other)} cannot win: even c = 0 would not be enough (it is {other.cost.c:.3f} a level)"
@@ -265,7 +265,7 @@ def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[
 
 
 def _paper(table: Predictions) -> list[str]:
-    """The candidate that Theorem 3.8 alone would have picked, if it is a different candidate."""
+    """The candidate that Theorem 3.8 by itself would have picked, if it is a different one."""
     best = table.ranked[0]
     theirs = max(table.ranked, key=lambda one: one.predicted)
     if (theirs.draft, theirs.gamma) == (best.draft, best.gamma):

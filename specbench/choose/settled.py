@@ -51,7 +51,7 @@ def _unprobed(config: ChooseConfig) -> ChooseConfig:
 
 
 def candidate_name(config: ChooseConfig) -> str:
-    """The draft, and its tree where it drafts one."""
+    """The draft, and its tree if it drafts one."""
     return config.draft.label() + ("" if config.tree.shape == "none" else f", {config.tree.label()}")
 
 
@@ -79,5 +79,5 @@ def with_parts(configs: Sequence[ChooseConfig]) -> list[ChooseConfig]:
 
 
 def sample_of(config: ChooseConfig) -> tuple[float, int]:
-    """What tells the samples of a comparison apart: temperature and context."""
+    """The key of a sample in a comparison: temperature and context."""
     return config.sampling.temperature, config.context_tokens or 0

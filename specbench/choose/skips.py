@@ -73,7 +73,7 @@ class Texts:
         self.tokens = sum(len(rows_LV) for _, rows_LV in self.read)
 
     def value(self, names: Sequence[str]) -> SkipSet:
-        """The alpha and cost of the target without these sublayers. Raises ValueError where they cannot be skipped."""
+        """The alpha and cost of the target without these sublayers. Raises ValueError if they cannot be skipped."""
         network = self.target.network
         part = part_without(decoder_layers(network), names, sublayers(network))
         agreed = 0.0

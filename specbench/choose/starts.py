@@ -1,4 +1,4 @@
-"""What the prompts of a task cost each candidate before its first pass, and what is left of its speedup end to end."""
+"""The cost of a task's prompts for each candidate before its first pass, and its speedup end to end."""
 
 from collections.abc import Mapping, Sequence
 from statistics import fmean

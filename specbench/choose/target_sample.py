@@ -2,8 +2,8 @@
 
 A file holds token ids, not distributions: 10,000 tokens are about 60 KB. Its name is a hash of all that a completion
 depends on (target and its files, sampling, seed, dtype, limit on new tokens). A completion is keyed by a hash of its
-prompt's tokens and place, so that a larger sample reuses a smaller sample. The draws are those of a run's baseline:
-`specbench run` on the same prompts writes the same completions.
+prompt's tokens and place, so that a larger sample reuses a smaller sample. The draws are the same as in a run's
+baseline: `specbench run` on the same prompts writes the same completions.
 """
 
 import time

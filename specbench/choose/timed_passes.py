@@ -104,7 +104,7 @@ def predictions(
 ) -> Predictions:  # fmt: skip
     """Predictions from the agreement of each candidate and the passes timed at this batch.
 
-    For candidates in `trees` the expected tokens are those of their trees. `resamples`: in place of the config's.
+    For candidates in `trees` the expected tokens come from their trees. `resamples`: in place of the config's.
     """
     config = scored.config
     whole = {candidate.name for candidate in scored.candidates if candidate.whole}

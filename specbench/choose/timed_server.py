@@ -64,7 +64,7 @@ class Server:
 
 @dataclass
 class Timed:
-    """What closed loops of one setting showed: turns, requests by place, and costs of passes by rows."""
+    """Measurements of closed loops of one setting: turns, requests by place, and costs of passes by rows."""
 
     turns: list[SeenTurn]
     requests: dict[int, Request]

@@ -1,10 +1,10 @@
 """Goodput under load: turns of our batching are timed, a simulation serves arrivals at each load, real runs check it.
 
 The costs of turns come from closed loops: a fixed number of rows, in which each completion is replaced at once by the
-next request, so that starts, joins and passes are timed as they happen in a server (`analysis.load.fit`). What each
-request emits in its passes comes from the same completions. Half of the rounds run before the real runs and half after
-them; and a closed loop of the same setting right before and after each real run says how fast the machine was then, by
-which the simulation beside it is scaled.
+next request, so that starts, joins and passes are timed as they happen in a server (`analysis.turn_costs.fit`). The
+tokens that each request emits in its passes come from the same completions. Half of the rounds run before the real runs
+and half after them; and a closed loop of the same setting right before and after each real run says how fast the
+machine was then, by which the simulation beside it is scaled.
 """
 
 import random
@@ -125,7 +125,7 @@ def recommend_load(configs: Sequence[LoadConfig], progress: Progress) -> tuple[P
 
 
 def _really(server: Server, plan: "Plan", key: Key, rate: float, nodes: Sequence[int], progress: Progress) -> Real:
-    """What our batching serves at this rate."""
+    """The requests that our batching serves at this rate."""
     progress.say(f"serving {plan.requests} requests at {rate:.3g} a second, {setting_name(key)}")
     times, draw = plan.arrivals(rate, plan.seed), random.Random(server.seed)
 
@@ -139,7 +139,7 @@ def _really(server: Server, plan: "Plan", key: Key, rate: float, nodes: Sequence
 
 
 def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]], plan: Plan) -> list[str]:
-    """What to set, in sentences."""
+    """The recommended settings, in sentences."""
     lines = [
         f"load 1: the {plan.capacity:.3g} requests per second that the target alone serves with a full batch of "
         f"{plan.rows}"

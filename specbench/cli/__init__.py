@@ -184,7 +184,7 @@ _formatted = warnings.formatwarning
 
 
 def _plain(message: Warning | str, category: type[Warning], filename: str, lineno: int, line: str | None = None) -> str:
-    """Format our own warnings as one line; leave those of other packages as they are."""
+    """Format our own warnings as one line; leave other packages' as they are."""
     ours = category.__module__.partition(".")[0] == __package__.partition(".")[0]
     return f"specbench: {message}\n" if ours else _formatted(message, category, filename, lineno, line)
 

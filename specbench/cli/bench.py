@@ -1,4 +1,4 @@
-"""`specbench bench`: our decoding against that of `transformers`, and where our time goes."""
+"""`specbench bench`: our decoding against `transformers`', and where our time goes."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ PARTS_DIGITS = {"alpha": ".3f", "tokens_per_pass": ".2f", "speedup": ".2f"}
 
 
 def by_stratum(catalog: Catalog, by: By, run: str | None, form: str) -> None:
-    """Print the strata of one run, or of all that have several. Raises UserError where there is no such run."""
+    """Print the strata of one run, or of all that have several. Raises UserError if there is no such run."""
     run_ids = [catalog.find(run)] if run is not None else [head.run_id for head in catalog.heads]
     rows: list[Row] = []
     for run_id in run_ids:

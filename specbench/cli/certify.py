@@ -72,7 +72,7 @@ def job(form: str, files: list[str], overrides: list[str], config: CertifyConfig
 
 
 def _exit_code(found: Certified) -> int:
-    """That of the certificate; of wrong completions also if only the ends with a draft are wrong."""
+    """The certificate's exit code; for wrong completions also if only the ends with a draft are wrong."""
     from specbench.analysis.proof.certificate import EXIT_CODES
 
     return EXIT_CODES["not the target's"] if found.verdict.is_faulty else found.certificate.exit_code

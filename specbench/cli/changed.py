@@ -1,4 +1,4 @@
-"""What `specbench compare --baseline` and `--history` share: records as measurements, and a change as it is shown."""
+"""Parts of `specbench compare --baseline` and `--history`: records as measurements, and a change as it is shown."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING

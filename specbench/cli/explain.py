@@ -159,7 +159,7 @@ def _ms(value: float) -> str:
 
 
 def _total(speedup: Interval, found: Waterfall) -> tuple[str, "Text", str]:
-    """The interval, the speedup and the time a token, where a speedup is reached."""
+    """The interval, the speedup and the time per token of a reached speedup."""
     from rich.text import Text
 
     time = f"{float(found.levels.step_ms) / speedup.value:.3f}"
@@ -210,7 +210,7 @@ def sample_size(results: str, run: str, within: float, form: str) -> None:
 
 
 def _sizes_of_run(record: RunRecord, within: float) -> list[Row]:
-    """The prompts for α, and for the speedups where the run has some."""
+    """The prompts for α, and for the speedups if the run has some."""
     prompts, summary = record["prompts"], record["summary"]
     decoded = [prompt[mode] for prompt in prompts for mode in DECODING_MODES]
     seconds = sum(one.decode_s + one.start_s for one in decoded) / len(prompts)

@@ -41,11 +41,11 @@ def print_rows(
     """Print `rows` in `form`.
 
     Args:
-        rows: of the table.
+        rows: the table's rows.
         form: table | csv | json.
         draw: prints the table for people.
-        document: what JSON holds, where that is more than the rows.
-        columns: of the CSV, those that come first, in this order, even where no row has them.
+        document: the content of JSON, if it is more than the rows.
+        columns: the CSV's first columns, in this order, even if no row has them.
     """
     if form == "table":
         draw()
@@ -73,7 +73,7 @@ def plain(value: Any) -> Any:
 
 
 def _print_csv(rows: OutputRows, columns: Iterable[str]) -> None:
-    """A line a row; nested values under dotted names. Lists have no place in a cell."""
+    """One line per row; nested values under dotted names. Lists have no place in a cell."""
     flat = [dict(_flat(plain(row))) for row in rows]
     names = list(dict.fromkeys([*columns, *(name for row in flat for name in row)]))
     writer = csv.writer(sys.stdout, lineterminator="\n")
@@ -116,7 +116,7 @@ def settings_text(one: "EngineSettings") -> str:
 
 
 def picture_file(name: str | None) -> Path | None:
-    """The file that `--picture` names. Raises UserError if its ending is not that of a format of figures."""
+    """The file that `--picture` names. Raises UserError if its ending is no format of figures."""
     if name is None:
         return None
     from specbench.report.figure import FORMATS

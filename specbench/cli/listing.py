@@ -63,7 +63,7 @@ class Choice:
 
 
 def choices(group: str, own: Path | None) -> list[Choice]:
-    """The choices of `group`, those of the folder `own` included: what needs least first, then by name."""
+    """The choices of `group`, including the folder `own`: the least demanding first, then by name."""
     folders = [conf_dir(), *([own] if own is not None else [])]
     files = {file.stem: file for file in (conf_dir() / group).glob("*.yaml")} | _own_files(group, own)
     search = [f"hydra.searchpath=['file://{own.resolve()}']"] if own is not None else []
@@ -101,7 +101,7 @@ def _of_packages(group: str) -> dict[str, str]:
 
 
 def _read(group: str, name: str, folders: Sequence[Path]) -> tuple[Content, str | None] | None:
-    """The content of a choice and the task that it names, as Hydra composes them, from its files alone.
+    """The content of a choice and the task that it names, as Hydra composes them, from only its files.
 
     Hydra reads all of its own files for each choice, a tenth of a second of them. None if the choice's defaults list
     holds more than parts by name and a task: then Hydra composes it.
@@ -162,7 +162,7 @@ def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
 
 
 def _experiment(name: str, search: Sequence[str]) -> tuple[str, str]:
-    """What an experiment needs: what its target, task and draft need."""
+    """The needs of an experiment: of its target, task and draft."""
     from specbench.compose.hydra_app import plain_config
 
     composed = plain_config([*search, f"experiment={name}"], "run")
@@ -203,7 +203,7 @@ def _comment(file: Path) -> str:
 
 
 def _place(content: Content, group: str) -> tuple[str, str]:
-    """What a target, draft or task needs, and where it comes from."""
+    """The needs of a target, draft or task, and its source."""
     kind = DRAFT_KINDS[content.get("kind") or "model"]
     if parts := [content[name] for name in kind().parts() if content.get(name)]:
         how = ", drafting with " if content["kind"] == "cascade" else " and "
@@ -250,7 +250,7 @@ def _elsewhere(content: Content, group: str) -> tuple[str, str]:
 
 
 def _recipe(content: Mapping[str, Any]) -> tuple[str, str]:
-    """What a recipe needs before it trains."""
+    """The needs of a recipe before it trains."""
     data, distill = content.get("data") or {}, content.get("distill") or {}
     ships = bool(data.get("path")) and all(str(file).startswith(SHIPPED) for file in data["path"])
     keys = [] if data.get("hub") or ships else ["data.path=[FILE,...]"]
@@ -389,7 +389,7 @@ def _draw(found: Sequence[Choice]) -> None:
 
 
 def _architectures() -> object:
-    """What decodes each architecture, as tests saw it on a CPU with random weights."""
+    """The engine that decodes each architecture, as tests saw it on a CPU with random weights."""
     from rich.table import Table
 
     rows = architectures()

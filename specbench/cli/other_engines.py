@@ -46,7 +46,7 @@ def without_engine(command: CommandLine) -> tuple[CommandLine, str | None]:
 
 
 def requested(options: Mapping[str, str]) -> list[str]:
-    """The engines that --for names. Raises UserError for one that is not known, or for what goes with --for alone."""
+    """The engines that --for names. Raises UserError for an unknown engine, or for an option that needs --for."""
     if "for" not in options:
         alone = next((name for name in ("from", "schedule") if name in options), None)
         if alone is not None:
@@ -152,7 +152,7 @@ def print_checked(rows: Sequence[Mapping[str, Any]]) -> None:
 
 
 def of_saved(form: str, options: Mapping[str, str]) -> None:
-    """Print what to set for a recommendation that was saved. Raises UserError where its file is none."""
+    """Print what to set for a recommendation that was saved. Raises UserError if its file is none."""
     from specbench.border import Unreadable
     from specbench.records.documents import read_document
 

@@ -16,7 +16,7 @@ from specbench.config.keys import keys_of
 from specbench.config.places import home
 from specbench.errors import UserError
 
-# Hydra's switches: those that stand alone, and those that take a value, by their long name.
+# Hydra's switches by their long name: first those without a value, then those with one.
 ALONE = {"--resolve": "--resolve", "--multirun": "--multirun", "-m": "--multirun", "--run": "--run", "-r": "--run"}
 VALUED = {
     "--cfg": "--cfg", "-c": "--cfg", "--config-dir": "--config-dir", "-cd": "--config-dir", "--package": "--package",
@@ -28,11 +28,11 @@ SHOWN = {
 }
 
 HORIZONTAL, PLACES = "draft.horizontal", ("first", "second", "third")
-# Picked by name, or where it is.
+# Picked by name or by place.
 PICKED_OR_PLACE = re.compile(r"(target|draft|task)(@[\w.]+)?|distill\.target|[\w.]+\.start_from")
-PLACES_ALONE = re.compile(r"results|output|([\w.]+\.)?(train_)?path")  # always where it is
+PLACES_ALONE = re.compile(r"results|output|([\w.]+\.)?(train_)?path")  # always a place
 SWEEPS = re.compile(r"(choice|range|interval|glob|sort|shuffle)\(")  # Hydra's functions
-# Keys that are lists, and may have several values as well, one a job: these are lists of lists, and need brackets.
+# Keys that are lists, and may also have several values, one per job: these are lists of lists, and need brackets.
 VARIED = ("draft.", "tree.")
 PARENTS = (".", "..")
 QUOTED = re.compile(r"[^\w./~@:$=+\\-]")  # characters that may mean something in Hydra's grammar
@@ -142,7 +142,7 @@ def _respelt(word: str) -> str:
 
 
 def _text(key: str, value: str) -> str:
-    """`value` in quotes where Hydra could not read it, or would take it for a list or a mapping."""
+    """`value` in quotes if Hydra could not read it, or would take it for a list or a mapping."""
     if not value or value[0] in "\"'" or "${" in value or SWEEPS.match(value):
         return value
     if value[0] not in "[{" and parsed(f"{key}={value}") is not None:
@@ -160,7 +160,7 @@ def _in_brackets(word: str, lists: Collection[str]) -> str:
 
 
 def _places(value: str, may_be_name: bool) -> str:
-    """`value` with each place in it as Hydra takes it: '~' expanded, no '/' at the end, quoted where it must be.
+    """`value` with each place in it as Hydra takes it: '~' expanded, no '/' at the end, quoted if it must be.
 
     A value is a list at its commas, unless a file or folder has that very name. `may_be_name`: a word without '/' is
     the name of a choice.

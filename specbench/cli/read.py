@@ -94,7 +94,7 @@ def _check(gamma: int | None, c: float | None, v: float | None) -> None:
 
 
 def _differences(sources: Sequence[Source]) -> list[dict[str, object]]:
-    """α of each file less that of each later file."""
+    """α of each file less α of each later file."""
     from specbench.interop.readings.estimate import difference
 
     rows = []

@@ -157,7 +157,7 @@ def _without_times(rows: "Sequence[Measurement]") -> list[str]:
 
 
 def _remarks(found: "Comparison") -> list[str]:
-    """What else a reader must know of a comparison, a line each."""
+    """Further remarks on a comparison, one line each."""
     lines = [f"failed: {row['run_id']}: completions are not the target's own" for row in found.wrong]
     lines += [f"failed: {row['run_id']}: {row['contradicts']}" for row in found.contradicting]
     lines += [

@@ -1,4 +1,4 @@
-"""`specbench results`: all records as one table, a row a run."""
+"""`specbench results`: all records as one table, one row per run."""
 
 import sys
 from argparse import Namespace
@@ -140,7 +140,7 @@ def has_kept(results: str) -> bool:
 
 
 def none_kept(results: str) -> str:
-    """That a folder has no kept copies, and where some are."""
+    """A message that a folder has no kept copies, and where some are."""
     return (
         f"no kept record in {kept_folder(results)}: those that ship lie in results/kept of a clone of the repository; "
         "from elsewhere: --results CLONE/results"
@@ -150,7 +150,7 @@ def none_kept(results: str) -> str:
 def measure_again(results: str) -> None:
     """Measure the records of a contended machine again, and name those that were contended again.
 
-    Not those of other engines' servers, which may be gone: they are named, with what measures them again.
+    Records of other engines' servers, which may be gone, are only named, with the command that measures them again.
     """
     from specbench.cli.regression import repeat
     from specbench.records.frame import Records

@@ -41,14 +41,14 @@ if TYPE_CHECKING:
 
 # The jobs of a sweep with the time and memory of each, as far as they are known.
 #
-# `specbench sweep --dry-run` lists them; a sweep prints their sum before it begins. Memory is that of the weights in
-# the run's dtype, without caches. Time is taken from the record of the most similar run on the same hardware: its
-# seconds per prompt, times the prompts. Nothing is loaded.
+# `specbench sweep --dry-run` lists them; a sweep prints their sum before it begins. Memory counts the weights in the
+# run's dtype, without caches. Time is taken from the record of the most similar run on the same hardware: its seconds
+# per prompt, times the prompts. Nothing is loaded.
 
 
 @dataclass(frozen=True)
 class Planned:
-    """One job: the keys in which it differs, and its needs; None where they are not known."""
+    """One job: the keys in which it differs, and its needs; None if they are not known."""
 
     keys: str
     run_id: str | None = None
@@ -260,8 +260,8 @@ def _announce(jobs: list[Job[RunConfig]], results: str, experiment: str) -> None
 def require_possible(jobs: Sequence[Job[RunConfig]]) -> None:
     """Check every value of a sweep before its first job.
 
-    A value that goes with some others is no mistake: the jobs where it does not go fail alone. Raises UserError if no
-    job can have it.
+    A value that is possible in some jobs is no mistake: only the other jobs fail. Raises UserError if no job can have
+    it.
     """
     errors: dict[str, str] = {}
     possible = set[str]()
@@ -321,7 +321,7 @@ _models: "SharedModels | None" = None
 def job(asked: Job[RunConfig], form: str = "table") -> None:
     """One run of a composed config, shown in `form`. Importable by name, so that launchers in other processes find it.
 
-    Errors are printed and noted here, so that in a sweep a failing job fails alone. Only Ctrl-C stops them all.
+    Errors are printed and noted here, so that in a sweep only the failing job fails. Only Ctrl-C stops them all.
     """
     keys = asked.overrides
     try:
@@ -361,7 +361,7 @@ def shared_models() -> Iterator[None]:
 
 
 def _loader() -> "SharedModels | None":
-    """The models that the jobs of this process share; None where they share none."""
+    """The models that the jobs of this process share; None if they share none."""
     global _models
     if _sharing and _models is None:
         from specbench.loading.model_loader import SharedModels
@@ -371,7 +371,7 @@ def _loader() -> "SharedModels | None":
 
 
 def show(result: Result, form: str) -> None:
-    """A finished run: a line in a sweep, whose table follows; else its numbers in `form`."""
+    """A finished run: a line in a sweep, whose table follows; otherwise its numbers in `form`."""
     from specbench.report.console import Screen
 
     screen = Screen(sys.stderr)

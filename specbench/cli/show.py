@@ -9,7 +9,7 @@ from specbench.records.served import is_served
 
 # Colour is not the only sign: rejected tokens are struck out, the target's tokens are underlined.
 STYLES = {"accepted": "green", "rejected": "red strike", "target": "bold blue underline"}
-MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # where there is no colour, as in a pipe
+MARKS = {"accepted": "{}", "rejected": "-{}-", "target": "+{}+"}  # without colour, as in a pipe
 WORDS = {"accepted": "drafted and accepted", "rejected": "drafted and rejected", "target": "from the target"}
 
 
@@ -92,7 +92,7 @@ def _drafted(summary: Summary) -> str:
 
 
 def _print_tree(record: RunRecord, number: int, chosen: int | None) -> None:
-    """The tree of one pass, where the run drafted trees."""
+    """The tree of one pass, if the run drafted trees."""
     from rich.text import Text
 
     from specbench.report.console import terminal

@@ -1,9 +1,9 @@
 """The outcome of each job of a sweep, whichever process ran it.
 
 Launchers run jobs in this process, in workers, or on other machines, and Hydra returns nothing to the command line. So
-the jobs of a sweep share one file, a line a job, in the sweep's own folder beside the records. Its path travels as an
-override, which every launcher passes on, and not in the environment, which an existing cluster would not see. A single
-run needs no file.
+the jobs of a sweep share one file, with one line per job, in the sweep's own folder beside the records. Its path
+travels as an override, which every launcher passes on, and not in the environment, which an existing cluster would not
+see. A single run needs no file.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """`specbench VERB --help`: what the verb does, its choices, and each key with its default and help.
 
-The help of a key stands beside the key, in the dataclass that types it. Of a run the keys that most runs set come
-first, then all others in groups; those of one kind of draft and of one rule are left to `draft=NAME --help` and
-`accept=NAME --help`, and long lists of names to `specbench list`.
+The help of a key stands beside the key, in the dataclass that types it. For a run, the keys that most runs set come
+first, then all others in groups. Keys of one kind of draft or one rule are left to `draft=NAME --help` and `accept=NAME
+--help`, and long lists of names to `specbench list`.
 """
 
 import re
@@ -34,7 +34,7 @@ INDENT = 28  # where help begins
 FEW_NAMES = 10  # choices that are listed here; `specbench list` has longer lists
 MODEL_PLACES = "OWNER/NAME[@REVISION] of the hub, ./FOLDER, or "
 PLACES = {"target": MODEL_PLACES, "draft": MODEL_PLACES, "task": "./FILE of prompts, OWNER/NAME of the hub, or "}
-# What most runs set; of a group its choices alone.
+# What most runs set; for a group only its choices.
 COMMON = (
     "target", "draft", "task", "gamma", "sampling.temperature", "limit", "max_new_tokens", "dtype", "device", "engine",
     "threads", "batch", "accept", "tree", "runs", "seed", "results", "experiment",
@@ -76,7 +76,7 @@ def usage(
         groups: the folders of conf/ whose choices are listed.
         options: options with their help.
         unused: keys that the verb does not accept.
-        words: the command line. Where it picks drafts or rules of a run, the help is of their options alone.
+        words: the command line. If it picks drafts or rules of a run, the help shows only their options.
 
     Raises:
         UserError: there is no such draft or rule.
@@ -93,7 +93,7 @@ def usage(
 
 
 def _run_sections(verb: str, groups: Sequence[str]) -> list[str]:
-    """What most runs set, then a section for each of PARTS with all other keys."""
+    """The keys that most runs set, then a section for each of PARTS with all other keys."""
     by_part: dict[str, list[Key]] = {}
     common: dict[str, Key] = {}
     for key in keys_of(RunConfig):
@@ -167,9 +167,10 @@ def _rule_rows(rule: str) -> list[str]:
 def _own_sections(
     verb: str, schema: type[Any], groups: Sequence[str], unused: Collection[str], told: Collection[str]
 ) -> list[str]:
-    """Choices, the verb's own keys, plain ones first, then those of each part, and what it shares with a run.
+    """Choices, the verb's own keys (plain ones first, then by part), and the keys that it shares with a run.
 
-    Of that, the keys that most commands set are explained, unless its options have `told` them; others are named.
+    Of the shared keys, those that most commands set are explained, unless its options have `told` them; others are
+    named.
     """
     in_run = (key for key in keys_of(RunConfig) if not key.verbs or "run" in key.verbs)
     of_run = {key.name: key.about for key in in_run} if "target" in schema.__dataclass_fields__ else {}
@@ -200,7 +201,7 @@ def _own_sections(
 
 
 def _key_rows(section: str, keys: Sequence[Key], targets: Sequence[Key]) -> list[str]:
-    """A row for each of the keys of `section`; those of a draft that the keys `targets` say already are one row."""
+    """A row for each key of `section`; a draft's keys that repeat the keys `targets` share one row."""
     rows = []
     if section == "draft" and targets:
         shared = {key.name.removeprefix("target."): key.about for key in targets}
@@ -214,7 +215,7 @@ def _key_row(key: Key) -> str:
 
 
 def _choices(groups: Sequence[str]) -> dict[str, str]:
-    """A row for each group of choices: its default, and its names or where they are listed."""
+    """A row for each group of choices: its default, and its names or the place of their list."""
     added, default = store_extensions(), _defaults()
     rows = {}
     for group in groups:

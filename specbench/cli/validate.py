@@ -51,7 +51,7 @@ def validate(command: CommandLine, engine: str | None) -> None:
 
 
 def validation(form: str, configs: list[ChooseConfig]) -> None:
-    """Compare estimates with measurements and print the table; of several contexts one for each."""
+    """Compare estimates with measurements and print the table, one per context."""
     if len(by_context := of_contexts(configs)) > 1:
         measured = [api.validate(group) for group in by_context]
         for file, record in measured:

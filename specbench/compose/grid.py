@@ -36,7 +36,7 @@ Overrides = list[str]
 Lists = dict[str, list[str]]  # the values of each key
 DRAFT = ("draft", "draft.path")  # both name drafts, so their lists add up
 OWNER = {f"accept.{key}": rule for key, rule in RULE_OF.items()}
-ACCEPT = ("accept", *OWNER)  # a rule's own keys go with that rule alone
+ACCEPT = ("accept", *OWNER)  # a rule's own keys go only with that rule
 TREE = ("tree", "tree.size", "tree.depth", "tree.children")  # each shape has some of these keys
 TEMPERATURE = "sampling.temperature"
 TOP_TOKENS = "draft.top_tokens"
@@ -118,7 +118,7 @@ def swept_by(argv: Sequence[str], schema: type[Composed]) -> tuple[str, dict[str
 
 
 def runs_left_out(argv: Sequence[str], schema: type[Composed]) -> str | None:
-    """That a run is one of several of the experiment that `argv` names, in words; None where it is not."""
+    """A message that a run is one of several of the experiment that `argv` names; None if it is not."""
     name, swept = swept_by(argv, schema)
     given = {override.key_or_group for override in filter(None, map(parsed, argv))}
     left = {key: values for key, values in swept.items() if key not in given and "," in values}
@@ -134,7 +134,7 @@ def runs_left_out(argv: Sequence[str], schema: type[Composed]) -> str | None:
 def experiment_lists(argv: Sequence[str], schema: type[Composed]) -> Overrides:
     """The lists of the experiment that `argv` names, of drafts, rules and temperatures, but for keys that `argv` sets.
 
-    Raises UserError where the experiment has several tasks and `argv` names none: the target's sample is of one task.
+    Raises UserError if the experiment has several tasks and `argv` names none: the target's sample is of one task.
     """
     name, swept = swept_by(argv, schema)
     given = {override.key_or_group for override in filter(None, map(parsed, argv))}
@@ -188,7 +188,7 @@ def split(argv: Sequence[str], defaults: Lists) -> tuple[Overrides, list[Overrid
 
 
 def _rules(given: Lists) -> list[Overrides]:
-    """Each rule, with each value of the keys that are its own; exact where none is named."""
+    """Each rule, with each value of its own keys; exact if none is named."""
     rules = given.get("accept", ["accept=exact"])
     found, unowned = _with_own_keys(given, rules, ACCEPT[1:], lambda rule, key: OWNER[key] == rule)
     for key in unowned:

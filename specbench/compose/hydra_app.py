@@ -74,7 +74,7 @@ def launch_one(task: Callable[[T], R], schema: type[T], argv: list[str], verb: s
     """Call `task` with the config that `argv` asks for, in this process; what it raises is raised.
 
     Returns:
-        What `task` returns; None where a switch of Hydra shows the config instead.
+        What `task` returns; None if a switch of Hydra shows the config instead.
 
     Raises:
         UserError: as `launch`.
@@ -92,7 +92,7 @@ def launch_one(task: Callable[[T], R], schema: type[T], argv: list[str], verb: s
 def launch_composed(
     task: Callable[[DictConfig], None], schema: type[Composed], argv: list[str], verb: str, raises: bool = False
 ) -> None:
-    """Compose the file of `conf/` that the dataclass `schema` names, typed by it, and call `task` with it, once a job.
+    """Compose the file of `conf/` that the dataclass `schema` names, typed by it, and call `task` with it for each job.
 
     `raises`: an error of the task, which runs in this process, is raised when Hydra is done. Raises UserError as
     `launch`.
@@ -190,7 +190,7 @@ def composed_config(schema: type[T], words: Sequence[str], verb: str) -> T:
 
 
 def plain_config(overrides: Sequence[str], config_name: str | None = None) -> dict[str, Any]:
-    """What `overrides` compose to as plain dictionaries, with keys and groups that they add (`+group@key=NAME`)."""
+    """The config of `overrides` as plain dictionaries, with keys and groups that they add (`+group@key=NAME`)."""
     store_schema(RunConfig)
     with conf_of_hydra():
         content: Any = OmegaConf.to_container(hydra.compose(config_name, overrides=list(overrides)))

@@ -24,7 +24,7 @@ from specbench.errors import UserError
 
 @dataclass(frozen=True)
 class Around:
-    """What happens around the jobs of a sweep.
+    """Callbacks around the jobs of a sweep.
 
     Attributes:
         count: receives the number of jobs, whichever launcher runs them.
@@ -68,7 +68,7 @@ class OrderedLauncher(BasicLauncher):
 def ordered_launcher(around: Around) -> Iterator[None]:
     """A context in which Hydra's basic launcher is replaced by ours, and its basic sweeper counts the jobs.
 
-    Hydra (1.3) finds plugins of other packages only where they are installed as `hydra_plugins`, so the entry of its
+    Hydra (1.3) finds plugins of other packages only if they are installed as `hydra_plugins`, so the entry of its
     registry is exchanged. The sweeper's class is changed in place: Hydra imports it anew, so that ours would derive
     from another class of that name.
     """

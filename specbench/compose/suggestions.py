@@ -7,7 +7,7 @@ from typing import Any
 
 from specbench.config.keys import keys_of
 
-NOUNS = {"accept": "acceptance rule"}  # of a choice, where the group's name is none
+NOUNS = {"accept": "acceptance rule"}  # of a choice, if the group's name is none
 # Names that people give to keys, beside the key's own last part.
 ALIASES = {
     "T": "sampling.temperature", "temp": "sampling.temperature", "k": "gamma", "g": "gamma", "K": "gamma",
@@ -18,7 +18,7 @@ PLACED = ("target", "draft", "task")  # groups that also take a file or a folder
 
 
 def no_such_key(key: str, schema: type[Any]) -> str:
-    """That `schema` has no `key`, and the keys it has whose names come close."""
+    """A message that `schema` has no `key`, with the keys whose names come close."""
     known = [one.name for one in keys_of(schema)]
     known = list(dict.fromkeys([*(name.partition(".")[0] for name in known), *known]))
     leaves = {name.rpartition(".")[2]: name for name in reversed(known)}
@@ -35,7 +35,7 @@ def no_such_key(key: str, schema: type[Any]) -> str:
 
 
 def no_such_choice(group: str, value: str, choices: Iterable[str]) -> str:
-    """That `group` has no choice `value`, the closest names first."""
+    """A message that `group` has no choice `value`, the closest names first."""
     choices = list(choices)
     if value and group.partition("@")[0] in PLACED and Path(value).exists():
         return f"{group}={value}: no such {group}; for the file or folder of this name write {group}=./{value}"

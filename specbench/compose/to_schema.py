@@ -38,7 +38,7 @@ def to_schema(
     Args:
         composed: the config.
         schema: its dataclass.
-        overrides: the overrides that it was composed under; default: those of the running job.
+        overrides: the overrides that it was composed under; default: the running job's.
         listed: configs composed under the same overrides, whose kinds of draft may have other keys.
 
     Raises:
@@ -95,8 +95,8 @@ def _given(overrides: Sequence[str]) -> set[str]:
 def _unname(composed: DictConfig, overrides: Sequence[str]) -> None:
     """Clear what the user did not ask for of a default choice whose model, or its use, other keys replace.
 
-    That is its name where another model takes its place, and its smaller head (`top_tokens`) there, where the draft
-    learns or has random weights, which need all tokens, and where the user's own prompts come without the training text
+    That is its name if another model takes its place, and its smaller head (`top_tokens`) there, if the draft
+    learns or has random weights, which need all tokens, and if the user's own prompts come without the training text
     in which tokens are counted. What the user picked or set stays.
     """
     given = _given(overrides)

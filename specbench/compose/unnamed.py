@@ -36,11 +36,11 @@ EXTENDED: dict[str, Group] = {"target": "targets", "draft": "drafts", "task": "t
 class FileConfigSource(HydraFileConfigSource):
     """Hydra's reader of files, for which those outside `conf/` are data (`config.own_choices`), and stages no keys.
 
-    It has the name of Hydra's own, which takes another class for the same scheme under that name alone.
+    It has the name of Hydra's own class: Hydra replaces the class for a scheme only by one of the same name.
     """
 
     def load_config(self, config_path: str) -> ConfigResult:
-        """The content of a file. Raises UserError where a file of a user's folder is more than data."""
+        """The content of a file. Raises UserError if a file of a user's folder is more than data."""
         file = Path(self.path, self._normalize_file_name(config_path))
         if file.is_file() and not file.resolve().is_relative_to(conf_dir().resolve()):
             read_choice(file, config_path.rpartition("/")[0])

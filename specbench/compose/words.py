@@ -41,7 +41,7 @@ def check_overrides(overrides: Sequence[str], schema: type[Any], verb: str, swee
 
 
 def check_used(overrides: Iterable[str], schema: type[Any], verb: str) -> None:
-    """Check that `verb`, whose keys are those of `schema`, uses each key. Raises UserError for one that it ignores."""
+    """Check that `verb`, with the keys of `schema`, uses each key. Raises UserError for one that it ignores."""
     for word in overrides:
         if (override := parsed(word)) is not None:
             value = word.partition("=")[2] if override.is_sweep_override() else override.value()
@@ -67,7 +67,7 @@ def listed_values(override: Override) -> list[Any] | None:
 
 
 def by_models(jobs: Sequence[Sequence[str]]) -> list[list[str]]:
-    """`jobs`, a list of key=value each, sorted so that those of one target stand together, and of one draft within it.
+    """`jobs`, each a list of key=value, sorted by target, and by draft within a target.
 
     Otherwise the order is as given: values come in the order in which they first appear.
     """
@@ -92,7 +92,7 @@ ALPHA_LISTS = ("draft", "accept")  # that `specbench alpha` compares in one go
 
 
 def several_values(word: str, override: Override, verb: str, sweeps: bool) -> str:
-    """That `verb` takes one value of a key, and which verb takes several, with the words to write."""
+    """A message that `verb` takes one value of a key, and which verb takes several, with the words to write."""
     key = override.key_or_group
     items = listed_values(override)
     listed = ",".join(map(str, items)) if items is not None else word.partition("=")[2]

@@ -58,7 +58,7 @@ def check(config: RunConfig) -> None:
 
 
 def _check_sampling(config: RunConfig) -> None:
-    """Raise UserError where logits cannot be processed as `sampling` says."""
+    """Raise UserError if logits cannot be processed as `sampling` says."""
     sampling = config.sampling
     sampling.pattern()
     require(all(word.strip() for word in sampling.bad_words), "sampling.bad_words", sampling.bad_words, "words")
@@ -95,13 +95,13 @@ def _check_sampling(config: RunConfig) -> None:
 
 
 def require_fixed(draft: DraftConfig) -> None:
-    """Raise UserError where the weights of `draft` change, for a verb that measures one draft."""
+    """Raise UserError if the weights of `draft` change, for a verb that measures one draft."""
     if draft.learns:
         raise UserError("draft.online=true: is for specbench run and sweep; here the draft must remain as it is")
 
 
 def _check_learning(config: RunConfig) -> None:
-    """Raise UserError where a draft cannot learn between prompts."""
+    """Raise UserError if a draft cannot learn between prompts."""
     if config.batch > 1:
         raise UserError(f"batch={config.batch}: draft.online=true learns from one prompt after another; use batch=1")
     if config.simulate.alpha is not None:
@@ -117,7 +117,7 @@ def _check_learning(config: RunConfig) -> None:
 
 
 def _check_batch(config: RunConfig) -> None:
-    """Raise UserError where a run does not decode in batches."""
+    """Raise UserError if a run does not decode in batches."""
     if config.gamma in ("auto", "adaptive"):
         raise UserError(
             f"gamma={config.gamma}: its probe times passes of one prompt; with batch={config.batch} give a "
@@ -135,7 +135,7 @@ def _check_batch(config: RunConfig) -> None:
 
 
 def _check_tree_in_run(config: RunConfig, rule: RuleConfig) -> None:
-    """Raise UserError where a valid tree does not go together with the rest of the run."""
+    """Raise UserError if a valid tree does not go together with the rest of the run."""
     tree = config.tree
     on_trees = [name for name, kind in RULES.items() if kind.on_trees]
     if tree.shape == "none":

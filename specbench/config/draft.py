@@ -12,7 +12,7 @@ from specbench.errors import UserError
 
 @dataclass
 class DraftConfig(NamedConfig):
-    """A draft. Each kind is a subclass with the keys that it alone reads.
+    """A draft. Each kind is a subclass with the keys that only it reads.
 
     What is said of a kind as a whole:
     inside_target: it works inside the target, on its layers or states.
@@ -70,23 +70,23 @@ class DraftConfig(NamedConfig):
         return False
 
     def confidence_bound(self) -> float | None:
-        """The q of a drafted token below which a proposal ends; None where the draft does not end it."""
+        """The q of a drafted token below which a proposal ends; None if the draft does not end it."""
         return None
 
     def objection_to_probe(self) -> str | None:
-        """Why its gamma cannot come from a probe (gamma=auto, adaptive); None where it can."""
+        """Why its gamma cannot come from a probe (gamma=auto, adaptive); None if it can."""
         return None
 
     def objection_to_chain(self) -> str | None:
-        """Why it cannot propose tokens one after another; None where it can."""
+        """Why it cannot propose tokens one after another; None if it can."""
         return None
 
     def objection_to_part(self) -> str | None:
-        """Why it cannot propose tokens for another draft; None where it can."""
+        """Why it cannot propose tokens for another draft; None if it can."""
         return "its proposals are trees of their own" if self.own_tree else self.objection_to_chain()
 
     def objection_to_tree(self) -> str | None:
-        """Why no trees of its tokens can be grown; None where they can."""
+        """Why no trees of its tokens can be grown; None if they can."""
         return None if self.grows_trees else f"{self.label()} makes no trees"
 
     def check(self, key: str) -> None:

@@ -52,7 +52,7 @@ def _default(one: Field[Any]) -> object:
 
 
 def keys_of_kind(kind: str) -> set[str]:
-    """The keys of one kind of draft; none where there is no such kind."""
+    """The keys of one kind of draft; empty if there is no such kind."""
     return {one.name for one in fields(DRAFT_KINDS[kind])} if kind in DRAFT_KINDS else set()
 
 
@@ -75,7 +75,7 @@ def of_kind(
     """The config of the kind that `keys` names, from an instance of `DraftKeys` that the config calls `key`.
 
     `given` are the dotted keys that the user set. Raises UserError at one that this kind does not have, set so or by a
-    file. Left out instead are those in `spared`, and where the user set the kind itself what a file set for another.
+    file. Left out instead are those in `spared`, and if the user set the kind itself what a file set for another.
     """
     require(keys.kind in DRAFT_KINDS, f"{key}.kind", keys.kind, " | ".join(DRAFT_KINDS))
     own = keys_of_kind(keys.kind)

@@ -1,4 +1,4 @@
-"""What the label of a draft in tables tells of it."""
+"""Properties of a draft by its label in tables."""
 
 from collections.abc import Iterable
 
@@ -19,10 +19,10 @@ def falls_with_position(name: str) -> bool:
 
 
 def alpha_is_of(name: str) -> str | None:
-    """Whose α a draft of this label has, if it is that of a part: in a horizontal cascade the first draft writes it."""
+    """The part of a draft of this label whose α it has, if any: the first draft of a horizontal cascade writes it."""
     return "first draft" if _is_of(name, [HorizontalConfig.kind]) else None
 
 
 def _is_of(name: str, kinds: Iterable[str]) -> bool:
-    """Whether a label is that of a draft of one of these kinds, which it begins with."""
+    """Whether a label belongs to a draft of one of these kinds, with whose name it begins."""
     return any(name == kind or name.startswith(f"{kind}-") for kind in kinds)

@@ -15,7 +15,7 @@ Group = Literal["drafts", "rules", "tasks", "targets"]
 
 @cache
 def extensions(group: Group) -> dict[str, EntryPoint]:
-    """The entry points of `specbench.GROUP`, by name. Raises UserError where two packages add the same name."""
+    """The entry points of `specbench.GROUP`, by name. Raises UserError if two packages add the same name."""
     found: dict[str, EntryPoint] = {}
     for entry in entry_points(group=f"specbench.{group}"):
         before = found.setdefault(entry.name, entry)

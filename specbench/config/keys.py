@@ -88,7 +88,7 @@ CONTEXT = Allowed(lambda length: (tokens_of(str(length)) or 0) >= 16, "16 tokens
 
 
 def key(default: T, about: str, allowed: Allowed | None = None, verbs: tuple[str, ...] = ()) -> T:
-    """A dataclass field with `default` and its help. `verbs` are those that read the key, where not all do."""
+    """A dataclass field with `default` and its help. `verbs` are those that read the key, if not all do."""
     return field(default=default, metadata={HELP: about, VERBS: verbs, ALLOWED: allowed})
 
 
@@ -110,7 +110,7 @@ def require(holds: bool, key: str, value: object, allowed: str) -> None:
 
 
 def require_allowed(config: Any, before: str = "") -> None:
-    """Check the keys of the dataclass `config`, whose names begin with `before`, and those of its parts.
+    """Check the keys of the dataclass `config`, whose names begin with `before`, and of its parts.
 
     Raises UserError for the first value that its field does not allow.
     """
@@ -127,7 +127,7 @@ def require_allowed(config: Any, before: str = "") -> None:
 
 @dataclass(frozen=True)
 class Key:
-    """One key as a user writes it: its dotted name, its default as text ('' where it is unset) and its help."""
+    """One key as a user writes it: its dotted name, its default as text ('' if it is unset) and its help."""
 
     name: str
     default: str

@@ -56,7 +56,7 @@ class ModelConfig(NamedConfig):
 def place_of(model: ModelConfig) -> str | None:
     """The folder, hub name or shipped weights of `model`, as `distill.target` takes it; None if it has none."""
     if model.path:
-        return model.path if "/" in model.path else f"./{model.path}"  # a word alone is a name
+        return model.path if "/" in model.path else f"./{model.path}"  # a single word is a name
     return model.hub or (f"shipped:models/{model.shipped}" if model.shipped else None)
 
 
@@ -67,7 +67,7 @@ def weights_folder(model: ModelConfig) -> str | None:
 
 
 def name_of(model: ModelConfig) -> str:
-    """The model's name in tables: its key `name`, or that of its folder or repository."""
+    """The model's name in tables: its key `name`, or the name of its folder or repository."""
     if model.name is None and model.path is not None:
         return Path(model.path).resolve().name
     if model.name is None and model.gguf is not None:
@@ -84,7 +84,7 @@ PUBLISHED_DRAFTS = {"DFlash": "dflash", "DSpark": "dspark", "Eagle3": "eagle3", 
 
 
 def not_a_model(path: Path, kind: str = "model") -> str | None:
-    """What a file or folder is that holds no weights which can be loaded, and the way out; None if it may hold some.
+    """A description of a file or folder without loadable weights, and the way out; None if it may hold some.
 
     `kind`: of the draft that is looked for; a kind that is trained finds its own weights there.
     """
@@ -103,7 +103,7 @@ def not_a_model(path: Path, kind: str = "model") -> str | None:
 
 
 def _not_lora(adapter: Mapping[str, Any]) -> str | None:
-    """Why an adapter with this config cannot be merged; None where it can."""
+    """Why an adapter with this config cannot be merged; None if it can."""
     kind = str(adapter.get("peft_type") or "unknown").upper()
     if kind == "LORA":
         return None
@@ -114,7 +114,7 @@ def _not_lora(adapter: Mapping[str, Any]) -> str | None:
 
 
 def adapter_in(folder: Path) -> Mapping[str, Any] | None:
-    """The config of the LoRA adapter in `folder`; None where it holds none, or a whole model."""
+    """The config of the LoRA adapter in `folder`; None if it holds none, or a whole model."""
     return None if (folder / "config.json").is_file() else _content(folder / ADAPTER)
 
 
@@ -135,7 +135,7 @@ def _trained_draft(content: Mapping[str, Any]) -> str | None:
 
 
 def _content(file: Path) -> dict[str, Any] | None:
-    """What a JSON file holds; None without one, or where it holds no object."""
+    """The object in a JSON file; None without a file, or if it holds no object."""
     try:
         content = border.parse(border.read_bytes(file), finite=False)
     except (OSError, ValueError):
@@ -156,7 +156,7 @@ def check_model(key: str, model: ModelConfig) -> None:
         require(model.weights == "random", f"{key}.weights", model.weights, f"random where {key}.architecture is given")
     elif model.path is not None:
         kind = getattr(model, "kind", "model")  # a target has none
-        is_named = model.gguf is not None  # then the folder may hold GGUF files alone
+        is_named = model.gguf is not None  # then the folder may hold only GGUF files
         if not is_named and Path(model.path).exists() and (said := not_a_model(Path(model.path), kind)) is not None:
             raise UserError(f"{key}.path={model.path}: {said}")
         there = Path(model.path).is_dir() or is_gguf(model)

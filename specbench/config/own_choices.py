@@ -22,14 +22,14 @@ EXPERIMENT = "experiment"  # the group whose files set keys of the whole config
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 PACKAGE = re.compile(r"^\s*#\s*@package\s+(.*?)\s*$", re.MULTILINE)
 HYDRA = re.compile(r"(^|[\s/@.])hydra($|[\s/@.:])")
-# Of an experiment: where its jobs run, and over which values.
+# An experiment may say where its jobs run, and over which values.
 ALLOWED_DEFAULTS = re.compile(r"override /hydra/(launcher|sweeper)")
 ALLOWED_HYDRA = {"mode": None, "sweeper": {"params", "max_batch_size"}}
 RESOLVER = re.compile(r"\$\{.*:", re.DOTALL)
 
 
 def read_choice(file: Path, group: str) -> Any:
-    """The content of a file of `group` in a user's folder. Raises UserError where it is more than data."""
+    """The content of a file of `group` in a user's folder. Raises UserError if it is more than data."""
     try:
         text = border.read_text(file, LARGEST)
         require_plain(text)
@@ -45,7 +45,7 @@ def read_choice(file: Path, group: str) -> Any:
 
 
 def require_plain(text: str) -> None:
-    """Raises Unreadable where YAML nests deeply, is large once its aliases are written out, or names other types.
+    """Raises Unreadable if YAML nests deeply, is large once its aliases are written out, or names other types.
 
     It reads the events, of which none is larger than its text: the nodes of a few lines of aliases may fill the memory.
     """
@@ -93,7 +93,7 @@ def _require_data(text: str, content: Any, group: str) -> None:
 
 
 def _require_sweep(of_hydra: Any) -> None:
-    """Raises Unreadable where an experiment sets more of Hydra than the values of a sweep."""
+    """Raises Unreadable if an experiment sets more of Hydra than the values of a sweep."""
     for key, value in (of_hydra or {}).items() if isinstance(of_hydra, dict | None) else [("", of_hydra)]:
         inner = ALLOWED_HYDRA.get(key, set())
         if inner is not None and not (isinstance(value, dict) and inner >= value.keys()):

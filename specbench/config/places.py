@@ -69,7 +69,7 @@ def _choice(name: str, folders: Iterable[Path]) -> Mapping[str, Any] | None:
 
 
 def _instead(value: str, key: str) -> str:
-    """What to write in place of the unknown name `value`."""
+    """Advice on what to write in place of the unknown name `value`."""
     if Path(value).exists():
         return f"for the folder of this name write {key}=./{value}"
     names = ", ".join(closest_first(value, held("model"))[:NEAREST])

@@ -41,7 +41,7 @@ def recipe_content(name: str) -> Mapping[str, Any]:
 
 
 def made_by(path: str) -> str:
-    """How the model folder `path` is made and how long that takes, for a message; '' where no recipe makes it."""
+    """How the model folder `path` is made and how long that takes, for a message; '' if no recipe makes it."""
     command = _command(path)
     if not command:
         return ""

@@ -25,12 +25,12 @@ class AcceptConfig:
 class RuleConfig:
     """One acceptance rule. Its fields are its keys.
 
-    name: what `accept=` calls it.
-    about: what `specbench list accept` says of it.
+    name: its name in `accept=`.
+    about: its line in `specbench list accept`.
     lossy: completions no longer have the target's distribution.
     on_trees: it also verifies trees of drafted tokens.
-    on_chain: of a rule for trees alone, the rule that it is on a chain.
-    instead_on_trees: of a rule for chains alone, the keys that mean the same on a tree.
+    on_chain: for a rule only for trees, its equivalent on a chain.
+    instead_on_trees: for a rule only for chains, the keys that mean the same on a tree.
     """
 
     name: ClassVar[str]
@@ -41,7 +41,7 @@ class RuleConfig:
     instead_on_trees: ClassVar[str | None] = None
 
     def check(self, temperature: float, tree: TreeConfig, draft: DraftConfig) -> None:
-        """Raise UserError at the first value out of range, or where the rule does not go with the rest of the run."""
+        """Raise UserError at the first value out of range, or if the rule does not go with the rest of the run."""
 
     def verification(self, sampling: Sampling) -> Verification:
         """The rule, and the p that it reads. Needs torch, which only its file's functions may use."""

@@ -104,11 +104,11 @@ def rule_of(accept: AcceptConfig) -> RuleConfig:
 
 
 def rule_names() -> list[str]:
-    """What `accept=` may name, other packages' rules last."""
+    """The names for `accept=`, other packages' rules last."""
     return [*RULES, *(name for name in extensions("rules") if name not in RULES)]
 
 
 def choice_of(kind: type[RuleConfig]) -> dict[str, object]:
-    """What `accept=NAME` stands for: the rule, and its keys at their defaults."""
+    """The meaning of `accept=NAME`: the rule, and its keys at their defaults."""
     defaults = {one.name: one.default for one in fields(kind) if one.default is not MISSING}
     return {"rule": kind.name, **defaults}

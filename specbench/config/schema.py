@@ -177,7 +177,7 @@ class SamplingConfig:
         return {name: value for name, value in named if value != getattr(plain, name)}
 
     def processing(self) -> str | None:
-        """What else than temperature, top-k and top-p shapes the distribution, for tables; None: nothing."""
+        """The settings besides temperature, top-k and top-p that shape the distribution, for tables; None: nothing."""
         return " ".join(f"{name}={value}" for name, value in self.set_keys().items() if name not in OLD) or None
 
     def pattern(self) -> Any:
@@ -294,10 +294,10 @@ class RunConfig:
 
     @property
     def context_tokens(self) -> int | None:
-        """The most tokens of a prompt with the rows before it; None where prompts are as they are."""
+        """Maximum tokens of a prompt with the rows before it; None if prompts are as they are."""
         return None if self.context is None else tokens_of(self.context)
 
 
 def task_label(name: str, path: str | None) -> str:
-    """The task's name; with rows of the user's own, their file too: 'ende (rows.jsonl)' is not the paper's EnDe."""
+    """The task's name; with the user's own rows also their file: 'ende (rows.jsonl)' is not the paper's EnDe."""
     return name if path is None else f"{name} ({Path(path).name})"

@@ -115,7 +115,7 @@ def check_server(config: ServerConfig) -> None:
 
 
 def check_start(config: ServerConfig) -> None:
-    """Raise UserError where what is to be started is not named."""
+    """Raise UserError if what is to be started is not named."""
     key = f"start={config.start}"
     if config.url or config.plain:
         raise UserError(f"{key}: starts both servers; leave url= and plain= out")

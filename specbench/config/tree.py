@@ -8,7 +8,7 @@ from typing import Any
 from specbench.config.keys import MAX_GAMMA, Allowed, between, key, one_of, require
 from specbench.errors import UserError
 
-BY_TREE = "tree"  # what gamma= is where a tree's depth takes its place
+BY_TREE = "tree"  # what gamma= is if a tree's depth takes its place
 AUTO = "auto"
 MAX_SIZE = 256
 KEYS_OF = {  # which keys a shape has, and of these which it needs
@@ -67,7 +67,7 @@ class TreeConfig:
 
     @property
     def levels(self) -> int:
-        """The most tokens on a path; 1 without a tree."""
+        """Maximum number of tokens on a path; 1 without a tree."""
         return len(self.widths) if self.shape == "widths" and self.widths is not None else self.depth or 1
 
     def label(self) -> str:

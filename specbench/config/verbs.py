@@ -1,4 +1,4 @@
-"""The keys of the verbs beside `run`: those of a run that apply, and their own."""
+"""The keys of the verbs beside `run`: the keys of a run that apply, and their own."""
 
 import math
 from collections.abc import Mapping
@@ -125,7 +125,7 @@ def check_load(config: LoadConfig) -> None:
 
 # Keys of a run that a verb does not use, and what to give in their place.
 TREE_KEYS = tuple(one.name for one in keys_of(ChooseConfig) if one.name.startswith("tree."))
-CATEGORY = {"task.category_field": ""}  # which records of runs alone have
+CATEGORY = {"task.category_field": ""}  # which only records of runs have
 UNUSED = {
     "alpha": CATEGORY
     | dict.fromkeys(("gamma", "warmup", "reuse", "force", "batch"), "")
@@ -149,7 +149,7 @@ def refused(verb: str) -> set[str]:
 
 
 def require_used(verb: str, schema: type[Any], key: str, value: object) -> None:
-    """Check that `verb`, whose keys are those of `schema`, uses `key`. Raises UserError if it would ignore the key."""
+    """Check that `verb`, with the keys of `schema`, uses `key`. Raises UserError if it would ignore the key."""
     others = {one.name: "" for one in keys_of(schema) if one.verbs and verb not in one.verbs}
     if (instead := (others | UNUSED.get(verb, {})).get(key)) is not None:
         advice = f"; give {instead}" if instead else ""

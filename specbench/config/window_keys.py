@@ -17,10 +17,10 @@ class WindowKeys:
     sinks: int = key(SINKS, "tokens at the beginning of the text that a draft with a window attends to as well")
 
     def window_label(self, tokens: int) -> str:
-        """Name in tables of a window of so many tokens: '512'; with another number of sinks than usual that, too."""
+        """Name in tables of a window of so many tokens: '512'; also the number of sinks, if it is unusual."""
         return str(tokens) + ("" if self.sinks == SINKS else f"-sinks{self.sinks}")
 
     def check_window(self, key: str) -> None:
-        """Raise UserError where a key is out of range."""
+        """Raise UserError if a key is out of range."""
         require(self.window is None or self.window >= 1, f"{key}.window", self.window, "at least 1, or null")
         require(self.sinks >= 0, f"{key}.sinks", self.sinks, "at least 0")

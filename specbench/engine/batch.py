@@ -39,7 +39,7 @@ class Batch(Model):
         self._begin(model, rows)
         self._steps = model.steps_of_rows(rows)
         self._sessions: list[weakref.ref[RowSession] | None] = [None] * rows
-        self._source_lengths = [1] * rows  # of a free row, too: a row that sees nothing would be NaN
+        self._source_lengths = [1] * rows  # also of a free row: a row that sees nothing would be NaN
         self._own = self._of_source = Buffers([], [])
         self._numbers_1C = self._positions_1C = torch.empty(1, 0, dtype=torch.long, device=self.device)
 
@@ -221,7 +221,7 @@ class Batch(Model):
 class BatchOfSessions(Batch):
     """Sessions of the model itself, each with buffers of its own, whose reads are parts of one run.
 
-    So a row is as it is alone: nothing is padded, and rows are neither aligned nor moved.
+    So a row is computed as by itself: nothing is padded, and rows are neither aligned nor moved.
     """
 
     def __init__(self, model: BatchableModel, rows: int) -> None:
@@ -242,9 +242,10 @@ class BatchOfSessions(Batch):
 
 
 def bytes_of_row(model: Model, tokens: int, source: int) -> float:
-    """The most bytes that a row takes with so many tokens and a source of this length.
+    """Maximum bytes of a row with so many tokens and a source of this length.
 
-    Keys and values, the smaller buffers that they move from when these grow, and the logits of a run in fp32.
+    They are the keys and values, the smaller buffers that these move from when they grow, and the logits of a run in
+    fp32.
     """
     return 1.5 * bytes_of_cache(model, tokens, source, in_batch=True) + 4.0 * model.vocabulary_size * LOGITS
 
@@ -252,7 +253,8 @@ def bytes_of_row(model: Model, tokens: int, source: int) -> float:
 def bytes_of_cache(model: Model, tokens: int, source: int, in_batch: bool = False) -> int:
     """The bytes of keys and values of a sequence with so many tokens and a source of this length.
 
-    In the sizes that this engine allocates: of a captured step, and of a row `in_batch`, those of larger buffers.
+    They are rounded up to the sizes that this engine allocates, which are larger for a captured step and for a row
+    `in_batch`.
     """
     own: Any = innermost(model)
     if (window := own.window) is not None:

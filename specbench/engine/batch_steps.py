@@ -74,15 +74,15 @@ class BatchableModel(Protocol):
     def capture_repeated(self) -> None: ...
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """How the network runs over up to `rows` rows. Raises UserError where it cannot."""
+        """How the network runs over up to `rows` rows. Raises UserError if it cannot."""
         ...
 
     def require_trees(self) -> None:
-        """Raise UserError where the model cannot read a tree."""
+        """Raise UserError if the model cannot read a tree."""
         ...
 
     def require_batches(self, rows: int) -> None:
-        """Raise UserError where the model cannot read rows of several lengths."""
+        """Raise UserError if the model cannot read rows of several lengths."""
         ...
 
     @property
@@ -91,7 +91,7 @@ class BatchableModel(Protocol):
         ...
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """Where it does: the results of `Session.extend` for each of `reads`, of different sessions."""
+        """The results of `Session.extend` for each of `reads`, of different sessions, if one run can read them."""
         ...
 
 
@@ -147,9 +147,9 @@ class EagerSteps:
 
 
 class CapturedSteps:
-    """Captured steps: one for a row alone, another for any number of rows."""
+    """Captured steps: one for a single row, another for any number of rows."""
 
-    most_of_prompt: int | None = None  # the most tokens that are read at once where only the last one's logits count
+    most_of_prompt: int | None = None  # how many tokens are read at once at most, if only the last one's logits count
 
     def __init__(self, alone: Program, several: Program) -> None:
         self._programs = alone, several

@@ -1,12 +1,12 @@
 """Beginnings that prompts of a run share, read once: caches of their first tokens, which later prompts copy.
 
 A system prompt, few-shot examples and the earlier turns of a conversation begin many prompts of a task. Keys and values
-of a token depend on the tokens up to it alone, so those of an equal beginning are equal. Of an encoder-decoder model
-only what the encoder made of an equal source can be copied.
+of a token depend only on the tokens up to it, so equal beginnings have equal ones. For an encoder-decoder model, only
+the encoder's output for an equal source can be copied.
 
-Copied are caches whose first slots are the text's first tokens. A recurrent state is of one length of the text, a
-window drops tokens, and a draft that follows the target's states needs those of the whole prompt: there every prompt is
-read, and counted as read.
+Caches whose first slots are the text's first tokens are copied. A recurrent state belongs to one length of the text, a
+window drops tokens, and a draft that follows the target's states needs the states of the whole prompt: in these cases
+every prompt is read, and counted as read.
 """
 
 from collections import Counter
@@ -110,7 +110,7 @@ class Beginnings:
         self._kept = [*self._kept, Kept(tokens, cached)][-MOST_KEPT:]
 
     def of_source(self, source: tuple[int, ...]) -> Any:
-        """What the encoder made of an equal source; None where that is not kept."""
+        """The encoder's output for an equal source; None if it is not cached."""
         return self._of_source.get(source)
 
     def repeats(self, source: tuple[int, ...]) -> bool:
@@ -144,7 +144,7 @@ def read_prefix(session: BeginsWithPrompt, prompt: Prompt, beginnings: Beginning
 def shared_lengths(texts: Sequence[tuple[int, ...]]) -> dict[tuple[int, ...], int]:
     """The length of the longest beginning that each text shares with another text."""
     ordered, found = sorted(texts), dict.fromkeys(texts, 0)
-    for one, other in pairwise(ordered):  # the most that a text shares, it shares with a neighbour
+    for one, other in pairwise(ordered):  # a text has its longest shared beginning with a neighbour
         count = common_length(one, other)
         found[one], found[other] = max(found[one], count), max(found[other], count)
     return found

@@ -21,8 +21,8 @@ CACHED_OF_TREES = 16 * 2**20
 class Buffers:
     """Keys and values of each layer in turn, [B, K, C, D] each.
 
-    Buffers of one shape are views of one stack, so that all layers are moved at once. Of large buffers in the memory of
-    the host each is a stack by itself, so that they can grow one after another.
+    Buffers of one shape are views of one stack, so that all layers are moved at once. Each large buffer in host memory
+    is a stack by itself, so that they can grow one after another.
     """
 
     layers: list[Tensor]
@@ -50,7 +50,7 @@ class Buffers:
         return Buffers([stack[0] for stack in stacks], stacks)
 
     def grown(self, slots: int, count: int) -> "Buffers":
-        """Buffers with room for `slots`, their first `count` those of these (or as many), which are empty after it.
+        """Buffers with room for `slots` that start with the first `count` slots of these, which are empty afterwards.
 
         Each buffer is freed when it is copied, so that memory never holds all of them twice.
         """
@@ -149,7 +149,7 @@ class BufferPool:
 
 
 class TensorCache:
-    """Tensors that depend on a few numbers alone, such as (step, length, tokens, capacity), and that nothing changes.
+    """Tensors that depend only on a few numbers, such as (step, length, tokens, capacity), and are never changed.
 
     Beyond `most` bytes the oldest are dropped.
     """

@@ -1,4 +1,4 @@
-"""What a network of transformers calls its cache, as an argument and in its output: `cache` from release 5.24 on.
+"""The name of a `transformers` network's cache, as an argument and in its output: `cache` from release 5.24 on.
 
 Before, it was `past_key_values`, and `cache_params` in Mamba's family.
 """

@@ -40,7 +40,7 @@ class _Process:
         self.receive(SECONDS_TO_START)
 
     def ask(self, asked: object) -> bytes:
-        """The answer to one request. Raises TimeoutError, and OSError where the process has ended."""
+        """The answer to one request. Raises TimeoutError, and OSError if the process has ended."""
         self._given.write(json.dumps(asked).encode() + b"\n")
         self._given.flush()
         return self.receive(SECONDS)

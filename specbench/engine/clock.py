@@ -1,4 +1,4 @@
-"""How long models run: what tells their time from that of the loop around them, on a CPU.
+"""How long models run, apart from the loop around them, on a CPU.
 
 On a GPU the host only queues work, so that nothing here is measured there.
 """

@@ -1,4 +1,4 @@
-"""The experts of a mixture-of-experts network: what they weigh, and which of them its runs read.
+"""The experts of a mixture-of-experts network: their size, and which of them its runs read.
 
 A run over several tokens reads more experts than a step, since each token chooses its own.
 
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PretrainedConfig
 
 Chosen = tuple[Tensor, ...]  # the experts [T, K] that runs chose, layer by layer
-GROUPED_BYTES = 16  # of which the rows of all matrices of a grouped product are a multiple
+GROUPED_BYTES = 16  # rows of all matrices of a grouped product are a multiple of this
 HELD_RUNS = 8  # of all layers, until somebody asks for them
 
 
@@ -41,7 +41,7 @@ class Experts:
 
     @staticmethod
     def of(network: Any, reads: ExpertReads | None = None) -> "Experts | None":
-        """The experts of `network`, whose runs write to `reads`; None where it has none."""
+        """The experts of `network`, whose runs write to `reads`; None if it has none."""
         modules = expert_modules(network)
         if not modules:
             return None
@@ -66,7 +66,7 @@ class Experts:
         self.reads.chosen.clear()
 
     def taken(self) -> tuple[Tensor, ...]:
-        """What was read since `begin`; `distinct` counts it, once nothing is timed."""
+        """The experts that were read since `begin`; `distinct` counts them, once nothing is timed."""
         return tuple(self.reads.chosen)
 
     def distinct(self, chosen: Sequence[Tensor]) -> list[int]:
@@ -97,13 +97,13 @@ class Counting:
             self._experts.begin()
 
     def end(self) -> "Chosen | None":
-        """What was read since `begin`; None of a model without experts."""
+        """The experts that were read since `begin`; None for a model without experts."""
         taken = None if self._experts is None else self._experts.taken()
         self._taken.append(taken)
         return taken
 
     def counts(self) -> list[list[int] | None]:
-        """Distinct experts by layer, run by run; None of a model without experts."""
+        """Distinct experts by layer, run by run; None for a model without experts."""
         experts = self._experts
         return [None if experts is None or one is None else experts.distinct(one) for one in self._taken]
 
@@ -129,7 +129,7 @@ def expert_modules(network: nn.Module) -> list[Any]:
 
 
 def use_experts_of_any_shape(network: Any) -> None:
-    """Let `network` run its experts one after another where `torch.nn.functional.grouped_mm` cannot take their shape.
+    """Let `network` run its experts one after another if `torch.nn.functional.grouped_mm` cannot take their shape.
 
     It requires rows of a multiple of 16 bytes; `transformers` calls it by default and does not check.
     """

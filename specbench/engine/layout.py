@@ -4,7 +4,7 @@ A step takes these three tensors as inputs and computes none of them itself, so 
 chain, a tree, rows of several lengths) is defined here and runs through the same step. `OpenTree` is the tree that a
 session has read after its sequence.
 
-Shapes: B rows, L new tokens a row, C slots of the cache, N nodes of a tree.
+Shapes: B rows, L new tokens per row, C slots of the cache, N nodes of a tree.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ class Layout:
     """
 
     slots_BL: Tensor  # where the keys and values of the new tokens are written
-    positions_BC: Tensor  # of every slot's token, those of this step included
+    positions_BC: Tensor  # of every slot's token, including this step's
     visible_BLC: Tensor  # bool
 
     @property
@@ -44,7 +44,7 @@ class Layout:
         return self.positions_BC.gather(1, self.slots_BL)
 
     def bias(self, near_HC: Tensor | None, dtype: torch.dtype) -> Tensor:
-        """What is added to attention scores [B, 1 or H, L, C], the lowest number of `dtype` where a slot is hidden.
+        """The bias of attention scores [B, 1 or H, L, C], the lowest number of `dtype` for hidden slots.
 
         `near_HC`: what is added by distance, of one row. Elsewhere 0.
         """
@@ -81,7 +81,7 @@ class Layout:
 
 
 def mask_bias(visible: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to attention scores: 0 where `visible`, else the lowest number of `dtype`."""
+    """The bias of attention scores: 0 if `visible`, otherwise the lowest number of `dtype`."""
     none = torch.zeros((), dtype=dtype, device=visible.device)
     return torch.where(visible, none, torch.finfo(dtype).min)
 
@@ -91,7 +91,7 @@ Sight = Callable[[Layout, int], Layout]
 
 
 def together(layout: Layout, length: int) -> Layout:
-    """The new tokens see each other, those after them, too."""
+    """The new tokens see each other, also later ones."""
     count = layout.slots_BL.shape[1]
     visible_1LC = (layout.positions_BC < length + count).unsqueeze(1).expand(-1, count, -1)
     return Layout(layout.slots_BL, layout.positions_BC, visible_1LC.contiguous())
@@ -132,7 +132,7 @@ def ragged(begins_B: Tensor, count: int, numbers_1C: Tensor, positions_1C: Tenso
 def padded(layout: Layout, end: int, count: int) -> Layout:
     """`layout`, of one row with `end` slots, padded to `count` new tokens.
 
-    Padding tokens are written to the slots from `end` on, where they do not count.
+    Padding tokens are written to the slots from `end` on, which no token reads.
     """
     missing = count - layout.slots_BL.shape[1]
     if not missing:
@@ -147,7 +147,7 @@ def padded(layout: Layout, end: int, count: int) -> Layout:
 
 
 def tree(length: int, parents: tuple[int, ...], numbers_1C: Tensor, first: int = 0) -> Layout:
-    """The nodes from number `first` of a tree that follows `length` cached tokens; earlier nodes are cached, too.
+    """The nodes from number `first` of a tree that follows `length` cached tokens; earlier nodes are also cached.
 
     `parents[i]` is the number of node i's parent, which is lower than i, or ROOT: the last of the `length` tokens. Node
     i is written to slot `length + i`, its position is `length` plus the number of nodes that are its ancestors, and it
@@ -169,7 +169,7 @@ def tree(length: int, parents: tuple[int, ...], numbers_1C: Tensor, first: int =
 
 @lru_cache(maxsize=256)
 def _lineage(parents: tuple[int, ...]) -> tuple[Any, Any]:
-    """Depths [N] of a tree's nodes, 0 for children of ROOT, and bool [N, N]: the nodes on each path, itself too."""
+    """Depths [N] of a tree's nodes, 0 for children of ROOT, and bool [N, N]: the nodes on each path, with itself."""
     depths: list[int] = []
     paths: list[int] = []  # each as the bits of a number, which is many times faster than a row of an array
     for node, parent in enumerate(parents):
@@ -206,7 +206,7 @@ class OpenTree:
     def grow(self, tokens: Tokens, parents: Sequence[int] | None) -> None:
         """Read `tokens` as nodes with these parents; None: they continue the sequence itself.
 
-        Raises ValueError where that cannot be, with the tree as it was.
+        Raises ValueError if that cannot be, with the tree as it was.
         """
         if parents is None:
             if self.parents:
@@ -228,7 +228,7 @@ class OpenTree:
         return tree(length, self.parents, numbers_1C, first)
 
     def select(self, path: Sequence[int]) -> list[int]:
-        """`path`, and no tree any more. Raises ValueError where it is no path from ROOT."""
+        """Return `path` and close the tree. Raises ValueError if it is no path from ROOT."""
         nodes = list(path)
         if nodes != path_to(self.parents, nodes[-1] if nodes else ROOT):
             raise ValueError(f"path {nodes} does not lead from the sequence's last token from parent to child")

@@ -2,7 +2,7 @@
 
 import torch
 
-# What torch says where it has no type for it.
+# Torch's words if it has no type for the error.
 SAID = ("DefaultCPUAllocator: ", "CUDA error: out of memory", "CUBLAS_STATUS_ALLOC_FAILED")
 
 

@@ -1,8 +1,8 @@
-"""Large weights in a temporary file, mapped into memory: what kernels hold in a layout of their own is there once.
+"""Large weights in a temporary file, mapped into memory: weights that kernels lay out anew need memory only once.
 
 A captured step reads weights as its kernels lay them out. The network's own are read again only by what runs eagerly
-and by later captures. In a file they need no memory meanwhile: the system reads a page again where it is touched, so
-that nothing that uses the network has to know.
+and by later captures. In a file they need no memory meanwhile: the system reads a page again when it is touched, so
+that no user of the network needs to know.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ def move(network: nn.Module) -> bool:
 
 
 def release(*weights: Tensor) -> None:
-    """Let the system have the memory of those of `weights` that lie in a file."""
+    """Return to the system the memory of the `weights` that lie in a file."""
     for weight in weights:
         address = weight.data_ptr() if weight.device.type == "cpu" and weight.layout is torch.strided else 0
         for one in _MAPPED:
@@ -79,7 +79,7 @@ def is_in_file(weight: Tensor) -> bool:
 
 
 def _ordered(network: nn.Module) -> Iterable[Tensor]:
-    """The parameters, those of the linear maps of one module one after another: maps of one input become one map."""
+    """The parameters, with a module's linear maps one after another: maps of one input become one map."""
     found: dict[int, Tensor] = {}
     for module in network.modules():
         maps = [child for child in module.children() if isinstance(child, nn.Linear)]
@@ -93,13 +93,13 @@ def _room(weight: Tensor) -> int:
 
 
 def _temporary(size: int) -> mmap.mmap:
-    """A mapped file of so many bytes, which is gone with its map. Raises OSError where there is no room for it."""
+    """A mapped file of so many bytes, which is gone with its map. Raises OSError if there is no room for it."""
     with tempfile.TemporaryFile(dir=own_cache()) as file:
         os.posix_fallocate(file.fileno(), 0, size)
         return mmap.mmap(file.fileno(), size)
 
 
 def _return_freed() -> None:
-    """Return to the system what the C library keeps of freed memory, where it has a call for that."""
+    """Return the freed memory that the C library still holds to the system, if it has a call for that."""
     with suppress(OSError, AttributeError):
         ctypes.CDLL(None).malloc_trim(0)

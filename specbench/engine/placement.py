@@ -4,7 +4,7 @@ Position ids are passed. A mask is the model's own rule (causal, or within a win
 positions and narrowed to what is visible there. The relative bias of T5's family has no such argument: its row for the
 last slot holds a value for each distance, and is gathered by query position minus key position.
 
-Shapes: B rows, L new tokens a row, C slots of the cache, H heads.
+Shapes: B rows, L new tokens per row, C slots of the cache, H heads.
 """
 
 import inspect
@@ -73,7 +73,7 @@ class Placement:
         """A context in which the decoder takes positions and masks from `layout`.
 
         Yields:
-            keyword arguments for the decoder's call: its position ids, where it takes any.
+            keyword arguments for the decoder's call: its position ids, if it takes any.
         """
         masks, name = masking_utils.ALL_MASK_ATTENTION_FUNCTIONS, self._attention
         masks[name] = partial(self._mask, layout, masks[name])  # on this one instance, whose own entries come first

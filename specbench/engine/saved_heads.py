@@ -93,7 +93,7 @@ class SavedHeads(nn.Module):
 
     @classmethod
     def load(cls, folder: Path, network: Any, key: str) -> Self:
-        """The heads in `folder`, ready for `network`. Raises UserError where they belong to another."""
+        """The heads in `folder`, ready for `network`. Raises UserError if they belong to another."""
         facts = cls.facts(folder, key)
         if not same_weights(fingerprint(network), facts["fingerprint"]):
             raise UserError(
@@ -141,7 +141,7 @@ Positions = Mapping[Path, range]  # the ids of the look-ahead positions whose em
 class LookAheadEmbeddings(SavedHeads):
     """Learned inputs of a network for `number` tokens not known yet: number j is read j positions after the last known.
 
-    Monea et al. 2023, "PaSS: Parallel Speculative Sampling". They are tokens with ids after those of the network's own
+    Monea et al. 2023, "PaSS: Parallel Speculative Sampling". They are tokens with ids after the network's own
     embeddings, so that every engine supports them in every layout without changes.
     """
 
@@ -163,7 +163,7 @@ class LookAheadEmbeddings(SavedHeads):
 
 
 class ExtendedEmbedding(nn.Module):
-    """`embedding`, and after its rows those of `more_LD`."""
+    """`embedding`, followed by the rows of `more_LD`."""
 
     more_LD: Tensor
 
@@ -195,7 +195,7 @@ def extend(network: Any, more_LD: Tensor) -> range:
 
 
 def readable_tokens(network: Any) -> int:
-    """How many ids the decoder of `network` has embeddings for, those of look-ahead positions included."""
+    """How many ids the decoder of `network` has embeddings for, including look-ahead positions."""
     embedding = network.get_decoder().get_input_embeddings()
     further = embedding.more_LD if isinstance(embedding, ExtendedEmbedding) else ()
     return int(embedding.weight.shape[0]) + len(further)

@@ -5,7 +5,7 @@ cannot be captured or its capture disagrees, `auto` falls back to eager, with th
 requested by name raises UserError.
 
 In 16-bit dtypes two correct computations may differ strongly if a network amplifies rounding. Both are then compared
-with the network in fp32, and the error of the captured step must not be much larger than that of the network itself.
+with the network in fp32, and the captured step's error must not be much larger than the network's own.
 """
 
 import time
@@ -106,13 +106,13 @@ def with_engine(
     """A model that runs `network` by `engine`: auto | eager | static | native | cudagraph | compile.
 
     Args:
-        engine: auto is the fastest that this device and network allow; why a faster one was not taken is `fell_back`.
+        engine: auto is the fastest that this device and network allow; `fell_back` says why a faster one was not taken.
         network: the module.
         vocabulary_size: tokens of the tokenizer; further logits are masked.
         eos_ids: end-of-sequence tokens.
-        numerics: invariant | fast | auto (invariant where that costs nothing: native). Invariant logits of a position
-            are the same to the bit, however many positions are read at once. Where that is not possible the model is
-            fast, and `not_invariant` says why.
+        numerics: invariant | fast | auto (invariant if it costs nothing: native). Invariant logits of a position are
+            bitwise the same, however many positions are read at once. If that is not possible, the model is fast, and
+            `not_invariant` says why.
         level_bits: the weights of linear maps are rounded to so many bits, see `PackedWeights`.
         traits: what its sessions hand over.
 
@@ -152,7 +152,7 @@ def with_engine(
 
 
 def _why_eager(network: Any) -> str | None:
-    """What only engine=eager runs of this network; None if that is nothing, as far as its modules say."""
+    """The feature of this network that only engine=eager runs, as far as its modules say; None without one."""
     if Recurrence.of(network) is not None:
         return "recurrent states, which only engine=eager rolls back"
     kinds = [getattr(module, "rope_type", None) for module in network.modules()]  # by kind of layer in some families
@@ -170,7 +170,7 @@ def _with_numerics(
     level_bits: int = 0,
     traits: SessionTraits = PLAIN,
 ) -> StaticModel:
-    """The captured model; with invariant kernels, if they are wanted and proved to be, and else with the reason."""
+    """The captured model; with invariant kernels, if they are wanted and proved to be; otherwise with the reason."""
     made = partial(checked_capture, kind, network, vocabulary_size, eos_ids, level_bits=level_bits, traits=traits)
     if numerics == "fast" or (numerics == "auto" and kind is not NativeModel):
         return made()
@@ -219,7 +219,7 @@ def checked_capture(
 
 
 def _difference(captured: StaticModel, eager: EagerModel, own: list[Tensor]) -> str | None:
-    """How the captured logits differ from the network's `own` by more than rounding; None where they do not.
+    """How the captured logits differ from the network's `own` by more than rounding; None if they do not.
 
     A network in 16 bits may amplify rounding; then both are compared with its logits in fp32.
     """

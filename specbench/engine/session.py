@@ -41,10 +41,10 @@ Tokens = Sequence[int] | Tensor  # numbers, or [L] on the device of the model th
 
 
 def require_readable(tokens: Sequence[int], readable: int) -> None:
-    """Raise UserError for a token that is none of the first `readable`, of which a model has embeddings.
+    """Raise UserError for a token beyond the first `readable`, which have embeddings.
 
-    Asked of numbers alone, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on
-    the device from the model's own logits; to look at them would wait for it.
+    Only numbers are checked, in less than a microsecond for the few tokens of a step. Tokens in a tensor were drawn on
+    the device from the model's own logits; checking them would wait for the device.
     """
     if tokens and not 0 <= min(tokens) <= max(tokens) < readable:
         token = next(token for token in tokens if not 0 <= token < readable)
@@ -54,7 +54,7 @@ def require_readable(tokens: Sequence[int], readable: int) -> None:
 class Session(ABC):
     """A model's cache of one sequence, and temporarily of a tree of candidate tokens after it.
 
-    Methods with a body are optional: their default is that of a session that cannot do what they are for.
+    Methods with a body are optional. Their default suits a session without their feature.
     """
 
     batch: Any = None  # the batch that it is a row of
@@ -73,7 +73,7 @@ class Session(ABC):
         the parent of token i, or -1 for the sequence's last token that has been read. A parent comes before its
         children. A tree may be read in several calls: its nodes are numbered on, and parents are numbers of nodes.
 
-        Raises UserError where the model cannot read a tree.
+        Raises UserError if the model cannot read a tree.
         """
 
     @abstractmethod
@@ -134,7 +134,7 @@ Marking = Callable[[], Any]  # of two marks the difference is seconds; less a nu
 class Model(ABC):
     """Weights and their vocabulary.
 
-    Methods with a body are optional: their default is that of a model that needs none of what they are for.
+    Methods with a body are optional. Their default suits a model that does not need them.
     """
 
     vocabulary_size: int  # tokens of the tokenizer; logits beyond it are padding
@@ -144,7 +144,7 @@ class Model(ABC):
     now: Now  # the time in seconds, after all work queued on the device is done
     mark: Marking | None = None  # records the time without waiting for that work
     device = torch.device("cpu")
-    experts: Experts | None = None  # where its runs choose among experts, and note which
+    experts: Experts | None = None  # if its runs choose among experts, and note which
     network: Any = None  # the `transformers` module, of an engine
     beginnings: Any = None  # `engine.beginnings.Beginnings` that sessions copy; None: each reads all of its prompt
     rolls_out = False  # sessions run the steps of a proposal on the device, each on the token chosen in the step before
@@ -169,7 +169,7 @@ class Model(ABC):
         """Capture rollouts of up to so many steps by `choice` at the next `get_ready`, instead of earlier requests."""
 
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
-        """`function` of `inputs`, in one launch where the engine has made one of it.
+        """`function` of `inputs`, in one launch if the engine has made one of it.
 
         The function of a later pass is equal to that of an earlier one, and hashable. Its attribute `by_row`, where it
         has it, says that a row of the result depends on the same row of the inputs alone.
@@ -182,9 +182,10 @@ class Model(ABC):
     def passes(
         self, session: Session, draft: Session | None, plan: "PassPlan", tokens: list[int]
     ) -> "PassesInCalls | None":
-        """Passes with `session`, one of this model, and `draft`, a draft model's; None where it cannot.
+        """Passes with `session`, one of this model, and `draft`, a draft model's; None if it cannot.
 
-        Without `draft` the target runs alone at gamma 0, and otherwise verifies what is drafted elsewhere.
+        Without `draft`, the target decodes by itself at gamma 0, and otherwise verifies tokens that are drafted
+        elsewhere.
         """
         return None
 
@@ -266,8 +267,8 @@ class PassPlan:
 class DonePass(NamedTuple):
     """A pass of Algorithm 1, whoever ran it, and marks of when drafting, verifying and accepting ended.
 
-    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as of a proposal, `experts`
-    those that the target's run chose. `draft_ran_s` and `target_ran_s` are the seconds of the forward passes.
+    `path` are the accepted tokens of `drafted`, by index. `operations` and `parents` are as in a proposal, `experts`
+    are the ones that the target's run chose. `draft_ran_s` and `target_ran_s` are the seconds of the forward passes.
     """
 
     drafted: list[int]
@@ -286,8 +287,8 @@ class DonePass(NamedTuple):
 class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
-    Its sessions have then read all but the newest token. Both draw from `generator` what single passes would, in their
-    order, and raise FloatingPointError where p or q is not finite.
+    Its sessions have then read all but the newest token. Both draw the same numbers from `generator` as single passes
+    would, in their order, and raise FloatingPointError if p or q is not finite.
     """
 
     def verify(
@@ -295,7 +296,7 @@ class PassesInCalls(Protocol):
     ) -> DonePass:
         """Verify tokens that were drafted after `tokens`, of `asked` that the draft drew numbers for.
 
-        `q_GV` are the fp32 rows they were drawn from; None where each had all mass.
+        `q_GV` are the fp32 rows they were drawn from; None if each had all mass.
         """
         ...
 
@@ -331,7 +332,7 @@ class ReadsThrough(ABC):
 
     @abstractmethod
     def through(self, tokens: Tokens, parents: Sequence[int] | None = None) -> tuple[Read, Callable[[Tensor], Tensor]]:
-        """What `session` must read for `tokens`, and what makes of its logits those that `extend` returns."""
+        """Tokens that `session` must read for `tokens`, and a function from its logits to the result of `extend`."""
 
 
 Reading = Generator[Read, Tensor, T]

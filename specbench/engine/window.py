@@ -1,10 +1,10 @@
 """Sessions that attend to the first tokens of a text and to the newest, whose caches do not grow with it.
 
 A token attends to the first `sinks` tokens of the text, and to the last `tokens` up to itself (StreamingLLM, Xiao et
-al. 2024, section 3.2). Keys and values stand in few slots: those of the sinks, then those of the newest tokens one
-after another; when these are full, the oldest outside the window are dropped and the others move up. Positions remain
-those of the text, as where TriForce (Sun et al. 2024) and MagicDec (Chen et al. 2024) draft from a target's cache: what
-a token attends to, and so q, is a function of the text alone, however it was read.
+al. 2024, section 3.2). Keys and values take few slots: first the sinks, then the newest tokens one after another. When
+these are full, the oldest outside the window are dropped and the others move up. Positions still count from the
+beginning of the text, as when TriForce (Sun et al. 2024) and MagicDec (Chen et al. 2024) draft from a target's cache:
+what a token attends to, and so q, is a function of only the text, however it was read.
 
 A session may also take over the keys and values of a session of the same model that has read everything (`take`), so
 that only the tokens after those are its own.
@@ -53,7 +53,7 @@ class Window:
 
 
 class Windowed(NetworkSession):
-    """What windowed sessions of all engines share."""
+    """Shared parts of windowed sessions of all engines."""
 
     window: Window
     dropped: int  # tokens after the sinks that have no slots
@@ -72,7 +72,7 @@ class Windowed(NetworkSession):
         return (tokens[first : first + BLOCK] for first in range(0, len(tokens), BLOCK))
 
     def room_for(self, count: int) -> None:
-        """Drop slots where `count` tokens after the sequence, or nodes of its tree, would find none."""
+        """Drop slots if `count` tokens after the sequence, or nodes of its tree, would find none."""
         filled = self.length - self.dropped
         if filled + count > self.window.slots:
             kept = min(self.window.tokens + ROLLED_BACK, filled - self.window.sinks)

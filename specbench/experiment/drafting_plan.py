@@ -1,9 +1,9 @@
 """A number, a policy, or the plan by which the draft builds trees, from `gamma=` and `tree=` of a config.
 
-Of gamma: a number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the
-probe (`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum
-of a pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
-completions, and times passes of every candidate. Of a tree: a probe measures the acceptance by rank if its shape
+gamma is a number, the best number by a short probe (`auto`), or a policy that adapts to each completion, from the probe
+(`adaptive`) or without a probe (`heuristic`). If the draft stops by its own confidence, a number is the maximum of a
+pass. The probe decodes a few prompts that are not measured with the target alone, scores the draft on these
+completions, and times passes of every candidate. For a tree a probe measures the acceptance by rank, if its shape
 requires it.
 """
 
@@ -41,7 +41,7 @@ from specbench.theory import expected_tokens
 from specbench.theory.best_tree import best_shape, best_size
 from specbench.theory.trees import ROOT, ByConfidence, Plan, TreeShape
 
-# The cost v(n) of verifying n tokens in one pass, and that of drafting a level of a tree, in target steps.
+# The cost v(n) of verifying n tokens in one pass, and the cost of drafting a level of a tree, in target steps.
 #
 # The size of a tree is chosen from them. They are timed at one place of a completion, in turn. Steps repeated at one
 # place are a little faster than in the decoding loop, but all of these equally, and only their ratios count.
@@ -57,7 +57,7 @@ class TreeCosts:
 
     Attributes:
         verify: of verifying n tokens of a tree, the sequence's last token included.
-        level: of drafting one level of the trees of the draft that was timed.
+        level: of drafting one level of the timed draft's trees.
     """
 
     verify: dict[int, float]
@@ -73,7 +73,7 @@ def tree_costs(
     sizes: Sequence[int] = SIZES,
     repeats: int = REPEATS,
 ) -> TreeCosts:
-    """Costs half way through `text`, which the target wrote for `prompt`; of sizes that its positions have room for."""
+    """Costs half way through `text`, which the target wrote for `prompt`, for sizes that fit into its positions."""
     tokens = [*prompt.prefix, *text[: max(1, len(text) // 2)]]
     session = target.start(prompt)
     drafting = draft.start_on(session, prompt, sampling)
@@ -121,12 +121,12 @@ def tree_costs(
 
 
 def binary(size: int) -> TreeShape:
-    """A tree of `size` nodes with its root, of two children a node, level by level."""
+    """A tree of `size` nodes with its root, with two children per node, level by level."""
     return TreeShape(tuple((node - 1) // 2 if node > 1 else ROOT for node in range(size - 1)))
 
 
 # The target's completions of prompts that are not measured, from which a gamma or a tree is chosen.
-TOKENS = 400  # of text to count on, from at least so many prompts, where there are as many
+TOKENS = 400  # of text to count on, from at least so many prompts, if there are as many
 FEWEST_PROMPTS = 8
 
 
@@ -141,7 +141,7 @@ def own_texts(config: RunConfig, parts: Parts) -> tuple[list[Prompt], list[list[
     return parts.probe_prompts[: len(texts)], texts
 
 
-TIMED_SIZE = 32  # of the tree whose levels are timed where the size is chosen
+TIMED_SIZE = 32  # of the tree whose levels are timed if the size is chosen
 
 
 @lru_cache(maxsize=64)  # the choice of a tree and the draft that grows it ask for the same

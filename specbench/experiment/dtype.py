@@ -24,7 +24,7 @@ from specbench.environment import environment, hardware
 from specbench.files import PRIVATE, is_own, json_digest, own_cache
 from specbench.kernels import is_available
 
-# float32 is taken where its linear maps need less than this share of bfloat16's time; the rest of a step favours
+# float32 is taken if its linear maps need less than this share of bfloat16's time; the rest of a step favours
 # bfloat16: t5-mini's maps took 0.9 of bfloat16's time in float32, and its whole step 1.5 times as long.
 CLEARLY = 0.6
 
@@ -36,7 +36,7 @@ class DtypeProbe:
     dtype: str
     bfloat16_ms: float
     float32_ms: float
-    waited: float | None = None  # share of the time waited for a core, where it was too much
+    waited: float | None = None  # share of the time waited for a core, if it was too much
 
     @property
     def line(self) -> str:
@@ -60,7 +60,7 @@ _probed: dict[str, DtypeProbe | None] = {}  # of this process
 
 
 def faster_dtype(config: RunConfig) -> DtypeProbe | None:
-    """The faster dtype for the target of `config` on this CPU; None where its shape cannot be read.
+    """The faster dtype for the target of `config` on this CPU; None if its shape cannot be read.
 
     Loading will explain the reason.
     """

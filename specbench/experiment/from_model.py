@@ -1,4 +1,4 @@
-"""What a checkpoint's `generation_config.json` asks for, as options of `sampling`.
+"""The settings of a checkpoint's `generation_config.json`, as options of `sampling`.
 
 `transformers` applies these settings without being asked; a measurement does so with `sampling.from_model=true`, and
 says in one line what it leaves out.
@@ -51,7 +51,7 @@ def settings_of(found: Mapping[str, Any], is_encoder_decoder: bool) -> tuple[dic
             options.setdefault("min_new_tokens", found["min_length"] - 1)
         else:
             others.append(f"min_length={found['min_length']}")
-    if is_encoder_decoder and _is_set(found, "forced_bos_token_id", ()):  # only after a start token alone
+    if is_encoder_decoder and _is_set(found, "forced_bos_token_id", ()):  # only directly after a start token
         options["forced_tokens"] = [found["forced_bos_token_id"]]
     biases = found.get("sequence_bias") or []
     biases = [[ids, by] for ids, by in (biases.items() if isinstance(biases, dict) else biases)]
@@ -67,7 +67,7 @@ def _is_set(found: Mapping[str, Any], name: str, off: tuple[Any, ...]) -> bool:
 
 
 def _asked(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
-    """`settings_of` the target of `config`. Raises UserError where they are not of the form that they should have."""
+    """`settings_of` the target of `config`. Raises UserError if they have the wrong form."""
     found = generation_settings(config.target, "target")
     if not found:
         return {}, []
@@ -80,9 +80,9 @@ def _asked(config: RunConfig) -> tuple[dict[str, Any], list[str]]:
 
 
 def with_settings_of_model(config: AnyRunConfig, note: Say) -> AnyRunConfig:
-    """`config` with what its target asks for, where it sets nothing itself; with sampling.from_model=false as it is.
+    """`config` with what its target asks for, if it sets nothing itself; with sampling.from_model=false as it is.
 
-    `note` receives the options. Raises UserError where the result is no valid config.
+    `note` receives the options. Raises UserError if the result is no valid config.
     """
     if not config.sampling.from_model:
         return config
@@ -102,7 +102,7 @@ def with_settings_of_model(config: AnyRunConfig, note: Say) -> AnyRunConfig:
 
 
 def unapplied(config: RunConfig) -> str | None:
-    """A line on what the target asks for and this config leaves out; None where that is nothing."""
+    """A line on the target's settings that this config leaves out; None if it leaves out none."""
     try:
         options, others = _asked(config)
     except UserError as error:  # which a run that applies none of it needs not

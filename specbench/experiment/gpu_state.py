@@ -1,4 +1,4 @@
-"""A GPU's limits, state and energy, as its driver reports them: by NVML, or else by `nvidia-smi`. Both are optional."""
+"""A GPU's limits, state and energy, as its driver reports them: by NVML or by `nvidia-smi`. Both are optional."""
 
 import contextlib
 import shutil
@@ -38,7 +38,7 @@ class Gpu(Protocol):
 
 
 def gpu_of(device: torch.device) -> Gpu | None:
-    """The GPU of a CUDA device; None for other devices, or where nothing can be read of it."""
+    """The GPU of a CUDA device; None for other devices, or if nothing can be read of it."""
     if device.type != "cuda":
         return None
     try:
@@ -105,7 +105,7 @@ class Nvml:
         return None if spent is None else spent / 1000
 
     def _asked(self, ask: Callable[[], T]) -> T | None:
-        """An answer; None where this GPU, or this version of the library, has none."""
+        """An answer; None if this GPU, or this version of the library, has none."""
         try:
             return ask()
         except (self._nvml.NVMLError, AttributeError):
@@ -151,7 +151,7 @@ class Smi:
         return None
 
     def _query(self, what: str, names: str) -> list[str] | None:
-        """The values of `names`; None where they cannot be read."""
+        """The values of `names`; None if they cannot be read."""
         lines = self._lines(what, names)
         values = [value.strip() for value in lines[0].split(",")] if lines else []
         return values if len(values) == len(names.split(",")) else None

@@ -63,7 +63,7 @@ def identify(config: RunConfig) -> str:
 
 
 def _dictionaries(draft: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """The keys of a draft, and those of its parts."""
+    """The keys of a draft, and the keys of each of its parts."""
     yield draft
     for value in draft.values():
         if isinstance(value, dict):

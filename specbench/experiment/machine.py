@@ -1,7 +1,7 @@
-"""The machine of a run, from Linux's /proc and /sys: what it is, and its state beside each prompt.
+"""The machine of a run, from Linux's /proc and /sys: its description, and its state beside each prompt.
 
-What the system does not tell is absent; nothing here needs rights. Reading the state takes well under a millisecond and
-is done while nothing is timed. The GPU's part is `gpu_state`.
+Values that the system does not report are absent; nothing here needs rights. Reading the state takes well under a
+millisecond and is done while nothing is timed. The GPU's part is `gpu_state`.
 """
 
 import contextlib
@@ -45,7 +45,7 @@ class Machine:
         self._next = 0.0
 
     def record(self) -> MachineRecord:
-        """What the machine is."""
+        """The description of the machine."""
         processor = _cpuinfo(self._root / "proc/cpuinfo")
         policy = next(iter(_policies(self._cpus)), self._cpus)
         flags = {*processor.get("flags", "").split(), *processor.get("Features", "").split()}
@@ -69,7 +69,7 @@ class Machine:
         return found
 
     def state(self) -> StateRecord | None:
-        """The machine's state; None where nothing is known, or where reading it again so soon would cost too much."""
+        """The machine's state; None if it is unknown, or if reading it again so soon would cost too much."""
         began = time.perf_counter()
         if began < self._next:
             return None
@@ -118,7 +118,7 @@ def memory_speed(table: Path) -> int | None:
 
 
 def _policies(cpus: Path) -> list[Path]:
-    """The folders of frequency policies, each of one core or several; some of them where there are many."""
+    """The folders of frequency policies, each of one core or several; a sample if there are many."""
     found = sorted(cpus.glob("cpufreq/policy[0-9]*"))
     return found[:: -(-len(found) // MOST_POLICIES) or 1]
 
@@ -151,7 +151,7 @@ def _lines(text: str) -> Iterator[tuple[str, str]]:
 
 
 def _text(file: Path) -> str | None:
-    """The content of a file of the system; None where it has none, or may not be read."""
+    """The content of a system file; None if it is empty or cannot be read."""
     with contextlib.suppress(OSError):
         return file.read_text(encoding="utf-8", errors="replace").strip() or None
     return None

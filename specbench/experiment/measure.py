@@ -92,7 +92,7 @@ def unexplained_difference(parts: Parts, index: int, baseline: Sequence[int], ou
 
 
 def _difference(parts: Parts, index: int, baseline: Sequence[int], ours: Sequence[int]) -> Difference | None:
-    """The difference of two greedy completions of a prompt, which end where those of the run do."""
+    """The difference of two greedy completions of a prompt, which end as the run's completions do."""
     spec = parts.spec
     return difference(parts.target, parts.prompts[index], baseline, ours, spec.max_new_tokens, spec.stops)
 
@@ -192,7 +192,7 @@ def _forecast(parts: Parts, draft: TreeDraft, prompt: Prompt, text: list[int], r
     most, finds = parts.config.max_new_tokens, parts.config.draft.found_in_text
     passes = forecast_passes(parts.target, draft, prompt, text, parts.spec.sampling, most, ranks, finds, k_seq)
     children: str = draft.children
-    if k_seq:  # its ranks depend on the number of children: those of the root, which every pass visits
+    if k_seq:  # its ranks depend on the number of children: the root's is taken, which every pass visits
         assert isinstance(draft.plan, TreeShape), "K-SEQ requires tree=widths"
         children = k_seq_of(draft.plan.children[0])
     return {
@@ -218,13 +218,13 @@ def alternated(number: int, baseline: Callable[[], T], ours: Callable[[], T]) ->
 
 
 def baseline_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
-    """What decodes a prompt with the target alone."""
+    """A decoder of a prompt with the target alone."""
     generator = generator_for(parts.config.seed, index, "baseline", parts.device)
     return copying(parts, "baseline", partial(autoregressive, parts.target, parts.prompts[index], spec, generator))
 
 
 def speculative_of(parts: Parts, spec: DecodingSpec, index: int) -> Callable[[], Trace]:
-    """What decodes a prompt speculatively."""
+    """A speculative decoder of a prompt."""
     generator = generator_for(parts.config.seed, index, "speculative", parts.device)
     decode = partial(speculative, parts.target, parts.draft, parts.prompts[index], spec, generator)
     return copying(parts, "speculative", decode)

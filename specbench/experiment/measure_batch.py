@@ -40,7 +40,7 @@ class BatchParts:
 
     @staticmethod
     def of(parts: Parts, number: int) -> "BatchParts":
-        """Raises UserError where the target or a model of the draft cannot be batched, or the rows do not fit."""
+        """Raises UserError if the target or a model of the draft cannot be batched, or the rows do not fit."""
         return BatchParts(number, Batch.of(parts.target, number), parts.draft.in_batch(number))
 
 
@@ -85,7 +85,7 @@ def measure_group(parts: Parts, rows: BatchParts, places: Sequence[int]) -> list
 
 
 def share_of(used: UsedRecord, prompts: int) -> UsedRecord:
-    """What a group of so many prompts used, for each of them: its part of the energy, and the group's peak."""
+    """The use of a group of so many prompts, for each of them: its part of the energy, and the group's peak."""
     return used | {"joules": used["joules"] / prompts} if "joules" in used else used
 
 
@@ -103,7 +103,7 @@ def number_of(rows: BatchParts, places: Sequence[int]) -> int:
 def decoders(
     parts: Parts, rows: BatchParts, spec: DecodingSpec, places: Sequence[int]
 ) -> tuple[Callable[[], list[Trace]], Callable[[], list[Trace]]]:
-    """What decodes the prompts at `places` with the target alone, and speculatively."""
+    """Decoders of the prompts at `places`: with the target alone, and speculatively."""
 
     def baseline(place: int) -> Decoding:
         generator = generator_for(parts.config.seed, place, "baseline", parts.device)

@@ -1,9 +1,9 @@
-"""How many bytes a target needs alone, and with a draft: counted from the tensors that they hold.
+"""How many bytes a target needs by itself, and with a draft: counted from the tensors that they hold.
 
-A process that measures both has loaded both, so that no peak of it is the target's alone. What the models hold is: the
-weights, also in the layouts that kernels read, the tables of drafts without a model (each tensor counted once, and a
-tensor of both for the target), and the keys and values that the longest sequence takes in this engine's sizes. Weights
-that are mapped from a file count as if they were read; activations and the working memory of steps do not count.
+A process that measures both has loaded both, so that its peak never belongs to only the target. Counted are the
+weights, also in the layouts that kernels read; the tables of drafts without a model (each tensor once, and a shared
+tensor for the target); and the keys and values that the longest sequence takes in this engine's sizes. Weights that are
+mapped from a file count as if they were read; activations and the working memory of steps do not count.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,7 +30,7 @@ Storages = dict[int, int]  # bytes by address
 
 
 def memory_columns(parts: Parts, prompts: Sequence[PromptRecord]) -> Memory:
-    """The columns of a record: bytes by part, their ratio, and the most that was held while prompts were decoded."""
+    """The columns of a record: bytes by part, their ratio, and the peak while prompts were decoded."""
     pass_tokens = max((one.drafted + 1 for p in prompts for one in p["speculative"].passes), default=1)
     written = max(len(prompt[way].tokens) for prompt in prompts for way in ("baseline", "speculative"))
     found = bytes_by_part(parts, written + pass_tokens)
@@ -103,7 +103,7 @@ def bytes_held(target: Model, models: Sequence[Model], draft: object) -> tuple[d
 
 
 def held_by(draft: object, others: Sequence[object]) -> Iterator[nn.Module | PackedWeights | Tensor | Array]:
-    """The modules, layouts, tensors and arrays that `draft` and its parts have, without those of `others`.
+    """The modules, layouts, tensors and arrays of `draft` and its parts, without `others` and their contents.
 
     Read from their attributes. Dictionaries are left out: they hold what was computed for some texts.
     """
@@ -160,13 +160,13 @@ def storage_of(one: Tensor | Array) -> tuple[int, int]:
 
 
 def _pooled(parts: Parts) -> int:
-    """The bytes of the draft's caches that stay allocated while the target decodes alone."""
+    """The bytes of the draft's caches that stay allocated while the target decodes without it."""
     engines = map(innermost, _models(parts))
     return sum(engine.pool.free_bytes for engine in engines if isinstance(engine, StaticModel))
 
 
 def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
-    """The bytes of a sequence's keys and values; 0 where the network does not tell its caches' shapes."""
+    """The bytes of a sequence's keys and values; 0 if the network does not tell its caches' shapes."""
     try:
         return bytes_of_cache(model, tokens, source, in_batch=rows > 1)
     except (AttributeError, UserError):
@@ -174,7 +174,7 @@ def _cache(model: Model, tokens: int, source: int, rows: int) -> int:
 
 
 def _most(prompts: Iterable[PromptRecord], way: str) -> int | None:
-    """The most that was held in a decoding; None where a prompt does not say."""
+    """The peak memory of a decoding; None if a prompt lacks it."""
     found = [prompt.get("used", {}).get(way, {}).get("peak_bytes") for prompt in prompts]
     known = [peak for peak in found if peak is not None]
     return max(known) if known and len(known) == len(found) else None

@@ -1,9 +1,8 @@
-"""What a decoding uses beside time: the most memory that was held, and energy. Read once before and once after it.
+"""The memory peak and the energy of a decoding, read once before and once after it.
 
-Energy on a CPU is that of its packages (Intel's and AMD's RAPL counters, as Linux's powercap reports them), with all
-that ran on them; on most systems only root reads it. On a GPU it is that of the GPU alone (`experiment.machine`).
-Memory on a CPU is the most that lay in the process's physical memory (VmHWM), on CUDA the most that torch's allocator
-had given.
+Energy on a CPU is its packages' energy (Intel's and AMD's RAPL counters, as Linux's powercap reports them), with all
+that ran on them; on most systems only root can read it. On a GPU it is only the GPU's (`experiment.machine`). Memory on
+a CPU is the process's peak resident memory (VmHWM), on CUDA the peak of torch's allocator.
 """
 
 import contextlib
@@ -53,7 +52,7 @@ class Meter:
         return result, used
 
     def _counters(self) -> list[float] | None:
-        """Joules of the GPU, or microjoules of each package; None where one of them cannot be read."""
+        """Joules of the GPU, or microjoules of each package; None if one of them cannot be read."""
         if self._device.type == "cuda":
             joules = None if self._gpu is None else self._gpu.joules()
             return None if joules is None else [joules]
@@ -80,7 +79,7 @@ class Meter:
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
             return
-        with contextlib.suppress(OSError):  # where it may not be reset, it is the most since the process began
+        with contextlib.suppress(OSError):  # if it may not be reset, it is the most since the process began
             self._clear.write_text(RESET_PEAK)
 
     def _peak(self) -> int | None:

@@ -3,8 +3,8 @@
 Addresses, the state of caches and clocks are drawn anew for each process and stay for its life, so no number of prompts
 in one process averages over them. The processes run whole and in turn, not in blocks that alternate: then a machine
 holds the models once, no process waits beside one that is timed, and a machine that becomes slower shows as a
-difference between processes, which the interval covers. Within each, target alone and draft alternate from prompt to
-prompt.
+difference between processes, which the interval covers. Within each process, the target alone and the draft alternate
+from prompt to prompt.
 
 Each process is an ordinary run with its own journal and record, in a folder of the results that exists until all are
 done. Processes after the first take its gamma.
@@ -57,7 +57,7 @@ def execute_in_processes(config: RunConfig, progress: Progress, loader: ModelLoa
     def waiting() -> None:
         progress.say("another process works on this run: waiting for its record")
 
-    with Journal(config.results, run_id, waiting) as journal:  # which is the lock alone: each process has its own
+    with Journal(config.results, run_id, waiting) as journal:  # only the lock: each process has its own journal
         if not config.force and finished(file, progress) is not None:
             return reused(file)
         folder = journal.file.with_suffix("")
@@ -106,7 +106,7 @@ def _measured(
     """The record of one process, which is started unless it is there from before an interruption.
 
     Raises:
-        UserError, MachineError: those of the process.
+        UserError, MachineError: the process's own.
         MachineError: it ended without a record.
     """
     own_id, where = identify(config), f"process {number + 1} of {runs}"
@@ -120,7 +120,7 @@ def _measured(
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-        start_new_session=True,  # Ctrl-C reaches this process alone, which ends the other
+        start_new_session=True,  # Ctrl-C reaches only this process, which ends the other
     )
     assert process.stdin is not None and process.stdout is not None
     failure: dict[str, str] | None = None

@@ -26,7 +26,7 @@ from specbench.text.vocabulary import Vocabulary
 
 MOST = 64
 UNLIMITED = 10**9
-SHARE = 8  # where rows are short, one in so many is probed on
+SHARE = 8  # if rows are short, one in so many is probed on
 
 
 def is_probed(config: RunConfig) -> bool:
@@ -75,9 +75,9 @@ def encode_tasks(
 ) -> list[EncodedTask]:
     """The examples of each resolved config's task, and each of them in the target's tokens.
 
-    `later_turns` of a conversation are included if asked for; until the turns before them are answered they hold
-    questions alone. `note` receives the task and its number of prompts, after `heading`, and then facts about them.
-    Raises UserError if a row cannot be a prompt.
+    `later_turns` of a conversation are included if asked for; until the turns before them are answered they hold only
+    questions. `note` receives the task and its number of prompts, after `heading`, and then facts about them. Raises
+    UserError if a row cannot be a prompt.
     """
     encoded = []
     for config in configs:
@@ -103,7 +103,7 @@ def encode_tasks(
 
 
 def _with_text(example: Example, vocabulary: Vocabulary) -> Example:
-    """`example` with the text of its token ids, for readers of the record, where its row gives none."""
+    """`example` with the text of its token ids, for readers of the record, if its row gives none."""
     return (
         replace(example, prompt=vocabulary.text(example.token_ids))
         if example.token_ids and not example.prompt
@@ -176,7 +176,7 @@ def _describe(config: RunConfig, vocabulary: Vocabulary, encoded: EncodedTask, l
 
 
 def repeated_tokens(vocabulary: Vocabulary, target: str, twice: int, prompts: int) -> Iterator[str]:
-    """A line for each token that the tokenizer would add to prompts where it does harm, and that is left out."""
+    """A line for each token that the tokenizer would add to prompts to their harm, and that is left out."""
     if twice:
         yield (
             f"{twice} of {prompts} prompts begin with {vocabulary.tokenizer.bos_token}, which the tokenizer of "
@@ -225,7 +225,7 @@ def encode(config: RunConfig, vocabulary: Vocabulary, example: Example, answers:
 
 
 def _of_token_ids(config: RunConfig, vocabulary: Vocabulary, ids: tuple[int, ...], where: str) -> Prompt:
-    """The prompt of these tokens, as they are, of any length. Raises UserError where one is none of the target's."""
+    """The prompt of these tokens, as they are, of any length. Raises UserError if one is not the target's."""
     if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
         raise UserError(
             f"{where}: token {odd} in its prompt, and target={name_of(config.target)} has {vocabulary.size} tokens; "
@@ -242,6 +242,6 @@ def transcript_of(example: Example, answers: Sequence[str]) -> str:
 
 
 def _in_template(config: RunConfig, vocabulary: Vocabulary, example: Example) -> bool:
-    """Whether a conversation of several turns goes into the chat template: the config decides, else the target."""
+    """Whether a conversation of several turns goes into the chat template: the config decides, otherwise the target."""
     asked = config.task.chat_template
     return bool(example.turns) and (vocabulary.has_chat_template if asked is None else asked)

@@ -46,7 +46,7 @@ def in_context(
 
 
 def _answers(config: RunConfig, example: Example) -> int:
-    """The most tokens of the target's answers to the turns before this one."""
+    """Maximum number of tokens in the target's answers to the turns before this one."""
     return config.max_new_tokens * max(0, len(example.turns) - 1)
 
 
@@ -93,7 +93,7 @@ def _lengthened(config: RunConfig, example: Example, left: int, pool: Sequence[P
         )
     while True:
         made = _after([one.text for one in picked], example)
-        # Tokens of joined texts may be more than those of its parts.
+        # A joined text may have more tokens than its parts.
         if not picked or length(made) + _answers(config, example) <= room:
             return made
         del picked[0]

@@ -38,7 +38,7 @@ def make_record(
     """The record of a finished run.
 
     `processes` are the processes that decoded its prompts: more than one after an interruption, and then the times come
-    from all of them. `probed` is the probe by which dtype=auto chose the dtype. `looks` are those of a run with
+    from all of them. `probed` is the probe by which dtype=auto chose the dtype. `looks` are the looks of a run with
     `until`.
     """
     plan = processes[-1]["gamma"]
@@ -152,7 +152,7 @@ def _names(config: RunConfig) -> Names:
 
 
 def _roofline(parts: Parts) -> Limits:
-    """What binds the target's steps on this device; not known of a model that several devices share."""
+    """The roofline of the target's steps on this device; unknown for a model that several devices share."""
     if parts.config.target.device_map or parts.config.target.tp_plan:
         return {}
     least = roofline(parts.target, getattr(torch, parts.config.dtype))

@@ -47,12 +47,12 @@ class Parts:
     config: RunConfig  # resolved, on this run's device
     examples: list[Example]
     prompts: list[Prompt]
-    probe_prompts: list[Prompt]  # of the same task, not measured; where gamma is probed
+    probe_prompts: list[Prompt]  # of the same task, not measured; gamma is probed on them
     vocabulary: Vocabulary
     target: Model
     draft: Draft
     device: torch.device
-    models: tuple[EagerModel, ...]  # the target, and those of the draft
+    models: tuple[EagerModel, ...]  # the target, and the draft's models
     invariant: bool  # what the target reads at a position is the same to the bit, however many it reads at once
     not_invariant: str | None  # why not, where numerics are not to be fast
     spec: DecodingSpec  # without a gamma, until `experiment.drafting_plan` chooses one
@@ -77,7 +77,7 @@ class Parts:
 
     @property
     def rollout_fell_back(self) -> str | None:
-        """Why a draft's steps are not one graph where they should be, up to now."""
+        """Why a draft's steps are not one graph although they should be, up to now."""
         return next((model.report.rollout_fell_back for model in self.models if model.report.rollout_fell_back), None)
 
     @property
@@ -183,7 +183,7 @@ def build_each(
     """The parts of each of several resolved configs that differ only in draft, rule, task and sampling.
 
     The target and every draft are loaded once and remain in memory together; every pair is checked before any weight is
-    loaded. Sets torch's threads to those of the first config.
+    loaded. The first config's `threads` are set in torch.
 
     Args:
         configs: the resolved configs.
@@ -191,7 +191,7 @@ def build_each(
         note: receives the task and facts about its prompts; None: `say`.
         heading: begins the first of these lines.
         loader: loads the models.
-        later_turns: whether later turns of conversations are prompts, too, to be completed by the answers before them.
+        later_turns: whether later turns of conversations are also prompts, to be completed by the answers before them.
 
     Raises:
         UserError, MachineError: as `engine.weights.load` and `tasks`.

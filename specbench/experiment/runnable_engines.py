@@ -28,7 +28,7 @@ class Fact:
 
 
 def engines_here() -> list[Fact]:
-    """What this machine has, with what `device=auto` and `engine=auto` take."""
+    """The devices and engines of this machine, and the choices of `device=auto` and `engine=auto`."""
     found = kernels.found()
     has_cuda, has_mps = torch.cuda.is_available(), torch.backends.mps.is_available()
     device = "cuda" if has_cuda else "cpu"

@@ -137,9 +137,9 @@ def execute(
     """Run a checked `config` and write its record, or return the existing record of the same config.
 
     A run that was interrupted resumes after the last prompt that it finished. If another process works on the same run,
-    this one waits for it and returns its record. Of several ranks the first executes and
-    the others `follow`. `loader` loads the models: a sweep's hands them from one job to the next. `plan` is what
-    another process of the same measurement resolved gamma to.
+    this one waits for it and returns its record. The first of several ranks executes, and the others `follow`. `loader`
+    loads the models: a sweep's hands them from one job to the next. `plan` is what another process of the same
+    measurement resolved gamma to.
     """
     loader = loader or ModelLoader()
     asked, config = config, resolve(config, progress.note)
@@ -341,14 +341,14 @@ def require_memory(parts: Parts) -> None:
 
 
 def row_bytes(models: Sequence[Model], prompts: Sequence[Prompt], max_new_tokens: int) -> float:
-    """The most that a row takes of these models' memory, when the longest of `prompts` is in it."""
+    """Maximum memory of a row in these models, with the longest of `prompts` in it."""
     source = max(len(prompt.source) for prompt in prompts)
     tokens = max(len(prompt.prefix) for prompt in prompts) + max_new_tokens
     return sum(bytes_of_row(model, tokens, source) for model in models)
 
 
 def free_bytes(device: torch.device) -> float | None:
-    """The free bytes of `device`; None where the system does not tell."""
+    """The free bytes of `device`; None if the system does not tell."""
     if device.type == "cuda":
         return float(torch.cuda.mem_get_info(device)[0])
     if device.type != "cpu" or not MEMINFO.is_file():

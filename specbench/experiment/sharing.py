@@ -1,7 +1,7 @@
-"""Beginnings that the prompts of a run share: read once a run, alone and speculatively, and copied after that.
+"""Beginnings that the prompts of a run share: each way of decoding reads them once per run and then copies them.
 
-Target alone and speculative decoding copy from caches of their own, so that neither saves what the other has read, and
-both read the first of these prompts as a whole. A check and a warm-up have none, or caches of their own.
+Standard and speculative decoding copy from separate caches, so that neither saves what the other has read, and both
+read the first of these prompts as a whole. A check and a warm-up have no such cache, or their own.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -14,7 +14,7 @@ from specbench.tasks import Example
 
 
 class SharedBeginnings:
-    """What the models of a run copy, for each kind of decoding."""
+    """The caches that the models of a run copy, for each kind of decoding."""
 
     def __init__(
         self, target: Model, of_draft: Sequence[Model], prompts: Sequence[Prompt], examples: Sequence[Example]
@@ -31,7 +31,7 @@ class SharedBeginnings:
         }
 
     def expect(self, place: int, prompt: Prompt) -> None:
-        """The prompt at `place` is decoded next: where a turn follows, its prompt begins with all of this."""
+        """The prompt at `place` is decoded next: if a turn follows, its prompt begins with all of this."""
         turns = [example.turns for example in self._examples[place : place + 2]]
         if len(turns) < 2 or not turns[0] or turns[1][: len(turns[0])] != turns[0]:
             return

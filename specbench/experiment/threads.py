@@ -121,7 +121,7 @@ when_done(restore_threads)
 
 
 def cpu_quota(root: Path = ROOT) -> float | None:
-    """Processors that this process's control groups allow it on average; None where they do not limit it.
+    """Processors that this process's control groups allow it on average; None if they do not limit it.
 
     Version 2 has `cpu.max`, "QUOTA PERIOD" or "max PERIOD", and version 1 two files; a group is also limited by those
     above it. In a container its own group is the root of what it sees.
@@ -211,7 +211,7 @@ def _cores(cpus: Path, allowed: set[int]) -> int:
 
 
 def _siblings(cpus: Path, allowed: set[int]) -> dict[int, str]:
-    """By processor the name of its core; where the system does not tell, each is one."""
+    """By processor the name of its core; each is one if the system does not tell."""
     found = {number: _text(cpus / f"cpu{number}/topology/thread_siblings_list") for number in allowed}
     return {number: shared or f"core {number}" for number, shared in found.items()}
 

@@ -5,8 +5,8 @@ weights to few bits.
 
 The library lies in the user's cache folder, under a digest of the sources, the compiler and the processor, so that
 machines that share a home folder do not share it unless they are alike. Before its first use `check` compares it with
-plain loops; what was found lies beside it. It uses the threads of torch's own OpenMP, and where the compiler has none,
-as Apple's, a team of its own.
+plain loops; what was found lies beside it. It uses the threads of torch's own OpenMP, or, if the compiler has none, as
+Apple's, a team of its own.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from specbench.kernels import check
 from specbench.kernels.structures import layout, layout_of
 
 SOURCE = Path(__file__).parent / "kernels.c"
-# Products and sums are fused where the kernels say so, and nowhere else: a row alone is computed as among others.
+# Products and sums are fused only where the kernels say so: a single row is computed as it is among others.
 PORTABLE = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 IS_APPLE = sys.platform == "darwin"
 FLAGS = (*PORTABLE, "-fPIC", "-shared", *(() if IS_APPLE else ("-fopenmp",)))
@@ -55,7 +55,7 @@ def found() -> ctypes.PyDLL | NotCompiled:
 
 
 def library() -> ctypes.PyDLL:
-    """The compiled kernels. Raises NotCompiled where there are none."""
+    """The compiled kernels. Raises NotCompiled if there are none."""
     if isinstance(kernels := found(), NotCompiled):
         raise NotCompiled(str(kernels))
     return kernels
@@ -127,7 +127,7 @@ def _opened(file: Path) -> ctypes.PyDLL:
 
 
 def _require_same_layout(loaded: ctypes.PyDLL) -> None:
-    """Raise MachineError where the kernels lay out an operation or a structure otherwise than `structures` does."""
+    """Raise MachineError if the kernels lay out an operation or a structure otherwise than `structures` does."""
     ours, theirs = layout(), layout_of(loaded)
     for name in (*ours, *theirs):
         if ours.get(name) != theirs.get(name):
@@ -171,7 +171,7 @@ def _beside(file: Path) -> Path:
 
 
 def _found_of(file: Path) -> str | None:
-    """What the check of this very library found, '' for nothing; None where it is to be compiled and checked.
+    """The finding of the check of this very library, '' for none; None if it is to be compiled and checked.
 
     A library that a full disk has cut off would end the process with a signal: its digest differs.
     """
@@ -185,13 +185,13 @@ def _found_of(file: Path) -> str | None:
 
 
 def _keep_found(file: Path, found: str) -> None:
-    """Keep what the check found; where it cannot be kept the next process compiles and checks again."""
+    """Keep what the check found; if it cannot be kept the next process compiles and checks again."""
     with contextlib.suppress(OSError), replacing(_beside(file), PRIVATE) as opened:
         opened.write(f"{hashlib.sha256(file.read_bytes()).hexdigest()}\n{found}".encode())
 
 
 def _folder() -> Path:
-    """The user's cache folder; where others can write to it or this user cannot, one of this process."""
+    """The user's cache folder; if others can write to it or this user cannot, one of this process."""
     return own_cache()
 
 

@@ -171,10 +171,11 @@ static inline float softmax_unnormalised(float *v, int64_t count, const float *s
     return sum_of_lanes(total) + (sink ? exp_below((vec){0} + (*sink - highest))[0] : 0);
 }
 
-/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. Those are summed in order, as if
-   they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of its
-   tile: a path of a tree is summed as a chain is, and a text among others as it is alone. Each text has its own keys,
-   values and, with more than one at `bias_texts`, bias. Keys and values lie in caches, or are those of the text's rows. */
+/* Softmax attention of the query heads' rows, over the slots that the bias leaves visible. These are summed in order,
+   as if they were next to each other, so that a sum does not depend on the slots between them, nor on the other rows of
+   its tile: a path of a tree is summed as a chain is, and a text among others as it is by itself. Each text has its own
+   keys, values and, with more than one at `bias_texts`, bias. Keys and values lie in caches, or belong to the text's
+   rows. */
 static void attend(const Instruction *it, const Step *step, const float *q, const float *keys, const float *values,
                    float *out, float *scratch, int thread, int threads) {
     int64_t d = it->inner, group = it->heads / it->key_heads, all = step->rows * group, units = it->key_heads * all;

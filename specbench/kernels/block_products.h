@@ -143,7 +143,7 @@ INLINED dots(const int rows, const int groups, const float *query, int64_t words
         UNROLLED for (int g = 0; g < groups; g++) *(vec *)(out + r * RANKS + g * LANES) = sum[r * groups + g];
 }
 
-/* To `out` of `rows` rows, from channel c on: `n` values by their weights; `n` counts pairs where two are added at once. */
+/* To `out` of `rows` rows from channel c on: `n` values by their weights; `n` counts pairs if two are added at once. */
 INLINED mix_block(const int rows, const int parts, const float *weights, const float *values, int64_t width, int64_t n,
                   float *out, const int is_short) {
     vec sum[MOST_MIXED * 4];
@@ -191,7 +191,7 @@ KERNELS_OF(pairs, 1)
 #define mix_pairs mix_wide
 #endif
 
-/* Two values [D] of bf16, channel by channel, to `out`; b is null where there is one. */
+/* Two values [D] of bf16, channel by channel, to `out`; b is null if there is only one value. */
 static inline void lay_pair(const uint16_t *a, const uint16_t *b, int64_t d, float *out) {
     int64_t c = 0;
 #ifdef __AVX512BF16__

@@ -181,7 +181,7 @@ static int shares_blocks(const Instruction *it, const Step *step, int threads) {
            && tokens_of_tile(step->rows, group) == step->rows;
 }
 
-/* Floats that threads share where they divide the blocks of `rows` tokens' attention over `slots` slots. */
+/* Floats that threads share if they divide the blocks of `rows` tokens' attention over `slots` slots. */
 int64_t shared_room(int64_t heads, int64_t key_heads, int64_t d, int64_t rows, int64_t slots) {
     int64_t group = heads / key_heads;
     if (heads_at_once(group) < group || tokens_of_tile(rows, group) < rows) return 0;
@@ -244,7 +244,7 @@ static Tile tile_in(const Instruction *it, float *scratch) {
     return tile;
 }
 
-/* The part of attention that this thread reads: tiles as a whole, whose results it writes, or where threads share them
+/* The part of attention that this thread reads: tiles as a whole, whose results it writes, or if threads share them
    blocks, whose results go to `shared`. */
 static void attend_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, float *shared,
                           int thread, int threads) {
@@ -286,7 +286,7 @@ static void attend_blocks(const Instruction *it, const Step *step, const float *
     }
 }
 
-/* Where threads share blocks: add up their results, for the rows that are this thread's. */
+/* Add up the results of threads that share blocks, for this thread's rows. */
 static void add_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, const float *shared,
                        int thread, int threads) {
     if (!shares_blocks(it, step, threads)) return;

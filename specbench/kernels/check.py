@@ -26,7 +26,7 @@ DRAWS = 50
 
 
 class Differs(Exception):
-    """What a kernel returned, and what is right."""
+    """The result of a kernel, and the right result."""
 
 
 def fault_of(kernels: ctypes.PyDLL) -> str | None:
@@ -135,7 +135,7 @@ def _require_map(
     kernels: ctypes.PyDLL, packed: object, bits: int, x: list[float], wanted: list[float], is_short: bool,
     near: float = 0,
 ) -> None:  # fmt: skip
-    """Compare a map of all rows, of some, and of one alone."""
+    """Compare a map of all rows, of some, and of a single row."""
     instruction = RawInstruction(Op.LINEAR)
     instruction.inner, instruction.activation, instruction.level_bits = INNER, -1, bits
     instruction.weight = ctypes.addressof(packed)  # type: ignore[arg-type]

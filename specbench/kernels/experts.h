@@ -35,8 +35,8 @@ static void gate_row(const Experts *e, float *v, float *out) {
     }
 }
 
-/* A call: its tokens' states, which experts each chose and with what weights, and rows by expert: from `begin` on those of an
-   expert, at `place` that of a token's choice, at each stage of a map. */
+/* A call: its tokens' states, the experts that each chose and their weights, and rows ordered by expert at each stage
+   of a map: an expert's rows start at `begin`, and the row of a token's choice is at `place`. */
 typedef struct {
     const Experts *experts; const char *states; const void *weights; int64_t short_weights, tokens, per_token; char *out;
     float *x, *mapped, *gated_rows, *found; int64_t *place, *begin;

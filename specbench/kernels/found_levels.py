@@ -25,7 +25,7 @@ TRIED = 64  # rows that are tried before all
 
 
 def bits_found(weight_NK: Tensor) -> int:
-    """The bits of the levels that `weight_NK` consists of, with HALF_SCALES; 0 where it is of other numbers."""
+    """The bits of the levels that `weight_NK` consists of, with HALF_SCALES; 0 if it consists of other numbers."""
     if weight_NK.dtype != torch.float32:
         return 0
     for bits in LARGEST_LEVELS:
@@ -68,7 +68,7 @@ def _groups(weight_NK: Tensor) -> Tensor:
 
 
 def _levels(weight_NK: Tensor, bits: int) -> tuple[Tensor, Tensor] | None:
-    """Levels [N, G, GROUP] and scales [N, G, 1] whose products are the weights; None where there are none."""
+    """Levels [N, G, GROUP] and scales [N, G, 1] whose products are the weights; None if there are none."""
     groups = _groups(weight_NK)
     shape, groups_S = groups.shape, groups.flatten(0, 1)
     largest_S = groups_S.gather(-1, groups_S.abs().argmax(-1, keepdim=True))

@@ -9,7 +9,7 @@ enum { OPERATIONS(IN_TURN) };
 /* Where a value lies: at `at` * L + `column` of the arena, `stride` floats from row to row. */
 typedef struct { int64_t at, column, stride; } Ref;
 
-/* An operation writes `width` columns of `out`, in bf16 rounded where `short_floats`, and reads:
+/* An operation writes `width` columns of `out`, in bf16 rounded if `short_floats`, and reads:
 
    EMBED      rows of the table `weight` [inner, width], by the ids in outside[0]
    LOAD       rows of outside[0]
@@ -20,7 +20,7 @@ typedef struct { int64_t at, column, stride; } Ref;
    WRITE      x: `heads` heads of `inner` channels, which go to the cache outside[0], in `short_cache`'s numbers and with
               `slots` slots, at the slots in outside[1], instead of to `out`
    ATTEND     x: the queries of `heads` heads of `inner` channels, times `scale`; keys and values of `key_heads` heads: the
-              caches outside[0] and [1], with `slots` slots, or where `slots` is -1 the columns y and z; outside[2]: what is
+              caches outside[0] and [1], with `slots` slots, or if `slots` is -1 the columns y and z; outside[2]: what is
               added to scores, in fp32 of `bias_texts`, `bias_heads` and `bias_rows` entries, or -1; `bias`: a sink of each head,
               or null
    ADD, MUL   x and y, whose columns are repeated with `period`
@@ -49,10 +49,10 @@ typedef struct {
 typedef struct {
     void **outside; const int64_t *sizes; int64_t texts, rows;
     const int64_t *moved; void *const *placed; int64_t moved_count;
-    int64_t ids, results; /* which of the tensors are the new tokens and their logits, where the caller says */
+    int64_t ids, results; /* which of the tensors are the new tokens and their logits, if the caller says */
 } Part;
 
-/* A program and what one call of it reads: sequences of their own lengths and buffers are a part each. */
+/* A program and what one call of it reads. Each sequence, with its own length and buffers, is one part. */
 typedef struct { const Instruction *program; int64_t count; const Part *parts; int64_t part_count, rows; } Step;
 
 /* For each `part`, whose first row is number `first_row`. */

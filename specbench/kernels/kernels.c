@@ -1,6 +1,6 @@
 /* A decoding step as a list of instructions on rows of floats: one call, one team of threads.
 
-   Values lie in an arena as fp32, rounded to bf16 after each operation where the model computes in bf16, so that they
+   Values lie in an arena as fp32, rounded to bf16 after each operation if the model computes in bf16, so that they
    round where torch's operations do. Sums of a linear map go along the inner size in order, whatever the number of rows.
 
    L rows, K inner size, N outputs of a map, H query heads, G key heads, C slots, D channels of a head.

@@ -1,12 +1,12 @@
-/* Products of rows with levels. Where there are instructions for bytes, inputs are whole numbers there, too: these multiply four
-   times as many numbers at once as in fp32, and levels as they are stored.
+/* Products of rows with levels. If there are instructions for bytes, inputs are also whole numbers: these instructions
+   multiply four times as many numbers at once as in fp32, and levels as they are stored.
 
-   The inputs of a row are rounded group by group to multiples of a power of two, and these whole numbers are taken apart into
-   DIGITS of 8 bits with a sign, a product each. How many decides how near p is to that of the weights, so it is not a matter
-   of speed alone: two digits hold 15 bits, and inputs in bf16, of 8, are rounded only where they are below a 64th of the
-   largest of their group, by less than bf16 rounded that one. Three hold 23, for inputs in fp32, which are rounded by a unit or two
-   in the last place of the largest. (One digit, as llama.cpp has it, is rounding that one sees: p would be another model's.
-   It reads one row as fast, since a row waits for its weights, and 8 rows in less time.)
+   The inputs of a row are rounded group by group to multiples of a power of two, and these whole numbers are split into
+   DIGITS of 8 bits with a sign, one product each. The number of digits decides not only the speed, but also how near p
+   is to the p of the weights: two digits hold 15 bits, and inputs in bf16, of 8, are rounded only if they are below a
+   64th of the largest of their group, by less than bf16 rounded that one. Three hold 23, for inputs in fp32, which are
+   rounded by a unit or two in the last place of the largest. (One digit, as in llama.cpp, is visible rounding: p would
+   be another model's. It reads one row as fast, since a row waits for its weights, and 8 rows in less time.)
 
    Sums of a group are exact, so that they depend neither on the order nor on how many rows are read at once. */
 enum { SHORT_DIGITS = 2, WIDE_DIGITS = 3 };
@@ -75,7 +75,7 @@ static inline ints add_dots(ints sum, bits levels, int32_t digits) {
 #endif
 }
 
-/* The sums of `rows` rows of digits and one block of weights; all but the number of groups is known where this is compiled. */
+/* The sums of `rows` rows of digits and one block of weights; all but the number of groups is known at compile time. */
 INLINED dotted(const int32_t *x, int64_t x_stride, const void *weight, int64_t groups, float *out, const int rows,
                const int size, const int half, const int digits) {
     const int64_t step = words_of_group(digits);
@@ -131,7 +131,7 @@ static inline vec level(bits words, int t, int size) {
     return __builtin_convertvector((ints)(words << (32 - size * (t + 1))) >> (32 - size), vec);
 }
 
-/* The sums of `rows` rows of x, in fp32, and one block of weights; `rows`, `size` and `half` are known where this is compiled. */
+/* The sums of `rows` rows of x, in fp32, and one block of weights; `rows`, `size`, `half` are known at compile time. */
 INLINED level_product(const float *x, int64_t x_stride, const void *weight, int64_t groups, float *out, const int rows,
                       const int size, const int half) {
     const int in_a_word = 32 / size;

@@ -21,8 +21,8 @@ static inline int64_t shift_of(int64_t i, int64_t size) {
     return i % (32 / size) * size;
 }
 
-/* What is added to a level of `size` bits where it is stored: these instructions multiply numbers without a sign by others
-   with one on x86, and both with one on ARM. */
+/* What is added to a level of `size` bits when it is stored: on x86 these instructions multiply unsigned by signed
+   numbers, on ARM both are signed. */
 static inline int32_t added_to_levels(const int size) {
 #ifndef BYTE_DOTS
     return 0;

@@ -31,7 +31,7 @@ static void activate_all(const float *v, float *out, int64_t count, int64_t kind
     } else for (; i < count; i++) out[i] = activated(v[i], kind);
 }
 
-/* Column `number` of a row, past its last one of `more`, or minus infinity where there is none; ~number: its negative. */
+/* Column `number` of a row, past its last one of `more`, or minus infinity if there is none; ~number: its negative. */
 static inline float picked(const float *row, const float *more, int64_t number, int64_t width) {
     int64_t column = number < 0 ? ~number : number;
     float v = column < width ? row[column] : more ? more[column - width] : -INFINITY;
@@ -61,8 +61,8 @@ static inline float sum_around(const float *x, int64_t width, float mean, const 
     return total;
 }
 
-/* Root mean square norm, or with `centred` layer norm, of rows: in bf16 to `shorts`, or else to `out`. Its weights are fp32,
-   whatever the model computes in. Some rows' sums come first, since a row waits long for its own. */
+/* Root mean square norm, or with `centred` layer norm, of rows: in bf16 to `shorts`, otherwise to `out`. Its weights
+   are fp32, whatever the model computes in. Some rows' sums come first, since a row waits long for its own. */
 static void norm_rows(const Instruction *it, const float *x, int64_t x_stride, float *out, uint16_t *shorts, int64_t stride,
                       int64_t width, int64_t rows) {
     enum { AT_ONCE = 16 };

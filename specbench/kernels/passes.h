@@ -22,7 +22,7 @@ static void rollout_job(void *given, int thread, int threads) {
 }
 
 /* Run steps, each of which reads the token chosen after the step before. Returns the number of tokens chosen: the last
-   is the first end of a text, or NOT_DRAWN, where there is one. */
+   is the first end of a text, or NOT_DRAWN, if there is one. */
 int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *arena, float *scratch,
                 int64_t scratch_size, int64_t most_threads) {
     Rollout of = {steps, count, choice, arena, .scratch = {scratch, scratch_size, most_threads}};
@@ -32,7 +32,7 @@ int64_t rollout(const Step *steps, int64_t count, const Choice *choice, float *a
 }
 
 /* One model of a pass: `steps[n]` reads n tokens, up to `most`, and `placed[n][length]` is what it reads after `length`
-   tokens, null where that has not been looked up. */
+   tokens, null if it has not been looked up. */
 typedef struct {
     Step *const *steps; void *const *const *const *placed;
     int64_t most, length, capacity;
@@ -46,15 +46,15 @@ typedef struct {
     double drafted_s, verified_s, over_s, draft_ran_s, target_ran_s;
 } Pass;
 
-/* Passes over a text: its tokens, how many there are and may be, and gamma. `given`: how many tokens a pass tests that
-   were drafted elsewhere and follow the text, with their q in the draft's rows or none where each had all mass; below 0
-   the draft is a model, and drafts. Random numbers are those of the first pass, then of the next; at T = 0 there are no
-   `nexts`. */
+/* Passes over a text: its tokens, how many there are and may be, and gamma. `given`: how many tokens that were drafted
+   elsewhere and follow the text are verified in each pass, with their q in the draft's rows, or none if each had all
+   mass; below 0 the draft is a model that drafts in C. Random numbers belong to the first pass, then to the next; at T
+   = 0 there are no `nexts`. */
 typedef struct {
     int64_t *tokens, length, end, gamma, most, given;
     Rule rule; const float *trials; const double *nexts; double least; /* as `verify` takes them */
     float *room; int64_t *best; /* for a row, and for gamma + 1 tokens */
-    Pass *done; int64_t *drafted; /* gamma tokens of each pass, rejected ones too */
+    Pass *done; int64_t *drafted; /* gamma tokens of each pass, including rejected ones */
 } Passes;
 
 /* As Python's time.perf_counter. */
@@ -69,7 +69,7 @@ static int is_ready(const Reader *reader, int64_t length, int64_t count) {
     return count <= reader->most && length + count <= reader->capacity && reader->placed[count] && reader->placed[count][length];
 }
 
-/* The draft tokens of the next pass; -1 where there is none, or a model is not ready for it. */
+/* The number of draft tokens of the next pass; -1 if there is none, or a model is not ready for it. */
 static int64_t next_size(const Reader *draft, const Reader *target, const Passes *of) {
     int64_t room = of->end - of->length - 1, size = of->gamma < room ? of->gamma : room;
     if (of->given >= 0) size = of->given;
@@ -198,8 +198,8 @@ static void speculate_job(void *given, int thread, int threads) {
 }
 
 /* Passes of Algorithm 1 on a chain, up to `most`, the end of the text, or one that a model is not ready for; at gamma 0
-   steps of the target alone. Where the draft ends the text, the target reads as many tokens as otherwise. Returns how
-   many passes were over, and -1 where a row was not finite. */
+   steps of the target alone. If the draft ends the text, the target reads as many tokens as otherwise. Returns how
+   many passes were over, and -1 if a row was not finite. */
 int64_t speculate(Reader *draft, Reader *target, Passes *of, float *scratch, int64_t scratch_size, int64_t most_threads) {
     Speculation all = {draft, target, of, .scratch = {scratch, scratch_size, most_threads}};
     in_team(speculate_job, &all, most_threads);

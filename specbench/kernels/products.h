@@ -1,4 +1,4 @@
-/* Products of rows with packed weights: in vectors, or in matrix registers where the machine has them. */
+/* Products of rows with packed weights: in vectors, or in matrix registers if the machine has them. */
 
 /* Inputs come in pairs, and with tiles 32 at a time: `k` and the zeros that fill up the last of them. */
 #ifdef TILES
@@ -12,7 +12,7 @@ static inline int64_t filled_up(int64_t k) { return (k + INPUTS - 1) / INPUTS * 
 int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * filled_up(k); }
 
 /* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: with
-   instructions for bf16 two inputs of one output, which these multiply and add at once, and else two outputs. */
+   instructions for bf16 two inputs of one output, which these multiply and add at once, otherwise two outputs. */
 static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
     if (!is_short) return i * BLOCK + j;
 #ifdef __AVX512BF16__
@@ -51,7 +51,7 @@ enum { MOST_ROWS = 6, MOST_BLOCKS = 4 };
 #define SHORT_ALONE(T) T(short, 1, 1) T(short, 2, 1) T(short, 3, 1)
 
 /* A product of `rows` rows of x and `blocks` blocks of weights: sums over inputs in order, each in a register; `x_stride` and
-   `even` count the inputs' numbers. Sizes are known where it is compiled. */
+   `even` count the inputs' numbers. Sizes are known at compile time. */
 #define PRODUCT_OF const void *all_x, int64_t x_stride, const void *weight, int64_t even, float *out
 
 INLINED put_sums(const int rows, const int blocks, vec sum[][MOST_BLOCKS][2], float *out) {
@@ -77,7 +77,7 @@ INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
     put_sums(rows, blocks, sum, out);
 }
 
-/* Of bf16 weights. Inputs are bf16, too, and taken in pairs, where there are instructions for it, and else fp32. */
+/* Of bf16 weights. Inputs are also bf16, and taken in pairs, if there are instructions for it, and otherwise fp32. */
 #ifdef __AVX512BF16__
 typedef uint16_t Input;
 enum { SHORT_STEP = 2 };

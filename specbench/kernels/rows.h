@@ -2,14 +2,14 @@
 
 enum { NOT_DRAWN = -1, PIECE = 64, SUMS = 1024 };
 
-/* Widen a row of n logits to `v`. Returns its maximum, or NaN where there is a NaN or no finite maximum. */
+/* Widen a row of n logits to `v`. Returns its maximum, or NaN if there is a NaN or no finite maximum. */
 static float widened(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n) {
     if (short_floats) widen_all((const uint16_t *)logits + first, v, n);
     else memcpy(v, (const float *)logits + first, n * sizeof(float));
     return highest_of(v, 0, n, 0);
 }
 
-/* The first of the highest of n logits; NOT_DRAWN where `widened` returns NaN. */
+/* The first of the highest of n logits; NOT_DRAWN if `widened` returns NaN. */
 static int64_t likeliest_of(const void *logits, int64_t first, int64_t short_floats, int64_t n) {
     const uint16_t *narrow_v = (const uint16_t *)logits + first;
     const float *v = (const float *)logits + first;
@@ -35,7 +35,7 @@ typedef struct { double temperature, top_p; int64_t top_k; } Sampling;
 static inline uint32_t rank_of(float f) { uint32_t u; memcpy(&u, &f, 4); return u >> 31 ? ~u : u | 0x80000000u; }
 static inline float ranked(uint32_t u) { float f; u = u >> 31 ? u & 0x7fffffffu : ~u; memcpy(&f, &u, 4); return f; }
 
-/* The highest of n numbers at which those above and itself come to `enough`; minus infinity where all of them do not.
+/* The highest of n numbers at which those above and itself come to `enough`; minus infinity if all of them do not.
    Each counts 1, or with `by_mass` its own value. `above` receives what those above come to. Found digit by digit of their
    ranks, in three passes: to sort a row would take many times as long. */
 enum { DIGITS = 3, VALUES = 1 << 11 };
@@ -93,9 +93,9 @@ static void softmax_row(const void *logits, int64_t first, int64_t short_floats,
 }
 
 /* A token from weights [n] that need not sum to 1, by inverting their distribution function: first the piece, then the
-   token in it. Never one of weight 0; NOT_DRAWN where the weights are not finite. */
+   token in it. Never one of weight 0; NOT_DRAWN if the weights are not finite. */
 static int64_t drawn_from(const float *v, int64_t n, double uniform) {
-    double mass = 0, before = 0, sums[SUMS]; /* those of the first pieces: a vocabulary of usual size is summed once */
+    double mass = 0, before = 0, sums[SUMS]; /* sums of the first pieces: a vocabulary of usual size is summed once */
     for (int64_t at = 0; at < n; at += PIECE) {
         double sum = sum_of(v + at, at + PIECE < n ? PIECE : n - at);
         if (at < SUMS * PIECE) sums[at / PIECE] = sum;

@@ -107,10 +107,10 @@ def verified(
     Args:
         rule: the rule.
         p_GV: the target's rows, at least one more than there are drafted tokens.
-        q_GV: the draft's rows; None where each token had all mass.
+        q_GV: the draft's rows; None if each token had all mass.
         drafted_G: the drafted tokens.
         trial_G: the random number of each test, fp32.
-        next_N: that of the draw after them, or with `draws_at_each` one for each place, fp64.
+        next_N: the random number of the draw after them, or with `draws_at_each` one for each place, fp64.
         least: the mass of a residual that is more than rounding.
 
     Raises:
@@ -137,5 +137,5 @@ def is_whole(rows_LV: Tensor) -> bool:
 
 
 def _is_read(rows_LV: Tensor) -> bool:
-    """Whether the kernels can read these rows: numbers in the CPU's memory, not those of a graph being captured."""
+    """Whether the kernels can read these rows: numbers in the CPU's memory, not in a graph being captured."""
     return type(rows_LV) is torch.Tensor and rows_LV.is_cpu and rows_LV.dim() == 2 and rows_LV.stride(-1) == 1

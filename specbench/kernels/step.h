@@ -1,6 +1,6 @@
 /* A step: its instructions one after another, by a team of threads. */
 
-/* Where the threads of a call wait for each other, dozens of times a step: cheaper than OpenMP's own barrier. */
+/* The threads of a call wait for each other here, dozens of times per step: cheaper than OpenMP's own barrier. */
 typedef struct { int arrived, turn; } Barrier;
 
 static void wait_for_all(Barrier *barrier, int threads) {
@@ -37,7 +37,8 @@ static void place_parts(const Step *step) {
         for (int64_t i = 0; i < part->moved_count; i++) part->outside[part->moved[i]] = part->placed[i];
 }
 
-/* x y + pick(x) z of some columns, where y and z have a period: by columns whose picked ones follow each other, too. */
+/* x y + pick(x) z of some columns, for y and z with a period, by runs of columns whose picked ones also follow each
+   other. */
 static __attribute__((noinline)) void rotate(const Instruction *it, const float *x, const float *y, const float *z, float *out,
                                              int64_t rows, int64_t first, int64_t end) {
     const int64_t *columns = it->weight;
@@ -242,7 +243,7 @@ static void run_step(const Step *step, float *arena, float *scratch, float *shar
         run_instruction(&work);
         if (it->barrier) wait_for_all(barrier, threads);
     }
-    if (is_tiled) release_tiles(); /* torch's own kernels shape them, too */
+    if (is_tiled) release_tiles(); /* torch's own kernels also shape them */
 }
 
 /* Room of a call: `size` floats for each thread, and behind them what they share. */

@@ -1,4 +1,4 @@
-/* A team of threads: OpenMP's, whose threads torch uses, too, or where the compiler has none a team of our own. */
+/* A team of threads: OpenMP's, whose threads torch also uses, or, if the compiler has no OpenMP, a team of our own. */
 
 /* What each thread of a call runs, of `threads` in all; each thread writes what is its own. */
 typedef void (*Job)(void *given, int thread, int threads);
@@ -82,7 +82,7 @@ static void forget_team(void) {
     ours.lock = lock, ours.woken = woken, ours.size = 1, ours.left = ours.asleep = ours.busy = 0;
 }
 
-/* Let the team have up to `wanted` threads: fewer where the system gives no more. */
+/* Let the team have up to `wanted` threads: fewer if the system gives no more. */
 static void grow_team(int wanted) {
     if (!ours.is_watched) pthread_atfork(0, 0, forget_team), ours.is_watched = 1;
     for (; ours.size < wanted; ours.size++) {
@@ -95,7 +95,7 @@ static void grow_team(int wanted) {
     }
 }
 
-/* A call from another thread, while the team works, is run by that thread alone. */
+/* While the team works, a call from another thread is run by only that thread. */
 static void in_team(Job job, void *given, int64_t most_threads) {
     int free_team = 0, threads = most_threads < MOST_TEAM ? (int)most_threads : MOST_TEAM;
     if (threads <= 1 || !__atomic_compare_exchange_n(&ours.busy, &free_team, 1, 0, __ATOMIC_ACQUIRE, __ATOMIC_RELAXED)) {

@@ -73,7 +73,7 @@ static void shorten_all(const float *restrict v, uint16_t *restrict out, int64_t
     for (int64_t i = 0; i < count; i++) out[i] = narrow(v[i]);
 }
 
-/* Of numbers that are bf16 already, as all values of an arena are where the model computes in it. */
+/* Of numbers that are bf16 already, as all values of an arena are if the model computes in it. */
 static void take_short(const float *restrict v, uint16_t *restrict out, int64_t count) {
     int64_t i = 0;
 #ifdef __AVX512BW__
@@ -95,8 +95,8 @@ static void add_all(float *restrict v, const float *restrict more, int64_t count
     for (int64_t i = 0; i < count; i++) v[i] += more[i];
 }
 
-/* `sum` plus products, rounded once where the machine can. Nothing else is fused (-ffp-contract=off): a compiler would do so
-   in some of the loops for one row and for many, and not in others. */
+/* `sum` plus products, rounded once if the machine can. Nothing else is fused (-ffp-contract=off): a compiler would do
+   so in some of the loops for one row and for many, and not in others. */
 static inline vec add_products(vec sum, vec a, vec b) {
 #if defined(__aarch64__)
     return (vec)vfmaq_f32((float32x4_t)sum, (float32x4_t)a, (float32x4_t)b);
@@ -160,8 +160,8 @@ static inline void fetch_lines(const char *from, int64_t bytes) {
     for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
 }
 
-/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums of
-   some tiles once a product and those of others twice. */
+/* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums
+   of some tiles once per product and of others twice. */
 static inline vec last_channels(const float *v, int64_t count) {
 #ifdef __AVX512F__
     return (vec)_mm512_maskz_loadu_ps((__mmask16)((1 << count) - 1), v);
@@ -193,7 +193,7 @@ static inline Neighbours neighbours(vec a, vec b) {
 #endif
 }
 
-/* The sums of neighbours of `a`, then those of `b`. */
+/* The sums of neighbours of `a`, then of `b`. */
 static inline vec of_neighbours(vec a, vec b) {
     Neighbours of = neighbours(a, b);
     return of.first + of.second;
@@ -240,7 +240,7 @@ static double sum_of(const float *v, int64_t count) {
     return total;
 }
 
-/* The first `count` numbers of v: as floats, or to `shorts` those of a bf16 vector. */
+/* Write the first `count` numbers of v: as floats to `out`, or to `shorts` if v holds bf16 numbers. */
 static inline void put(vec v, float *out, uint16_t *shorts, int64_t count) {
     if (shorts) {
         halves h = __builtin_convertvector((bits)v >> 16, halves);
@@ -285,7 +285,7 @@ static inline vec some_numbers(const void *row, int64_t from, int64_t count, con
     return (vec)(__builtin_convertvector(h, bits) << 16);
 }
 
-/* The highest of `count` numbers, bf16 ones where `is_short`; NaN where one of them is, or none is finite. */
+/* The highest of `count` numbers, bf16 ones if `is_short`; NaN if one of them is, or none is finite. */
 static inline __attribute__((always_inline)) float highest_of(const void *numbers, int64_t first, int64_t count, const int is_short) {
     vec most = (vec){0} - INFINITY;
     ints known = ~(ints){0};

@@ -1,5 +1,5 @@
 /* Acceptance rules on a chain: how many draft tokens are accepted, and the token that follows them. Formulas and fp32
-   operations are those of `algorithm.acceptance.rules`, where each rule is explained. */
+   operations are the same as in `algorithm.acceptance.rules`, which explains each rule. */
 
 #define KINDS(of) of(EXACT) of(LENIENT) of(BY_BLOCK) of(TYPICAL) of(NEAR_BEST) of(MATCH) of(BY_CHANCE)
 enum { KINDS(IN_TURN) };
@@ -7,9 +7,10 @@ enum { KINDS(IN_TURN) };
 /* A rule and its options, of which each kind reads its own. `beta` 0: off. */
 typedef struct { int64_t kind, beta; double lenience, epsilon, delta, alpha; } Rule;
 
-/* `count` draft tokens, the target's rows p [count + 1, n] and the draft's q [count, n], or 0 where each token had all
-   mass. `trials` are the random numbers of the tests, and `nexts` that of the draw after them, or of a draw at each place
-   (MATCH). `room` has n floats for the residual, which is p where no more than `least` of it is left. */
+/* `count` draft tokens, the target's rows p [count + 1, n] and the draft's q [count, n], or 0 if each token had all
+   mass. `trials` are the random numbers of the tests. `nexts` has the random number of the draw after them, or one for
+   a draw at each place (MATCH). `room` has n floats for the residual, which is p if no more than `least` of it is left.
+   */
 typedef struct {
     const float *p, *q; const int64_t *drafted; int64_t count, n;
     const float *trials; const double *nexts; double least; float *room;
@@ -53,7 +54,7 @@ static int tests_one_number(const Rule *rule) {
     return rule->kind == EXACT || rule->kind == LENIENT || rule->kind == BY_CHANCE;
 }
 
-/* What is left of weight_p p where draft token g is rejected, less weight_q q, in `room`; returns its mass. */
+/* What is left of weight_p p if draft token g is rejected, less weight_q q, in `room`; returns its mass. */
 static double residual(const Chain *of, int64_t g, float weight_p, float weight_q) {
     int64_t n = of->n;
     const float *p = of->p + g * n, *q = of->q ? of->q + g * n : 0;
@@ -79,7 +80,7 @@ static int64_t recovered(const Chain *of, int64_t accepted, float weight_p, floa
 /* Block verification: the longest beginning that passes, and the token after it. */
 static int64_t verify_block(const Chain *of, int64_t *token) {
     int64_t accepted = 0, n = of->n;
-    float weight = 1, kept = 1; /* w_i, and that of the accepted beginning */
+    float weight = 1, kept = 1; /* w_i, and the weight of the accepted beginning */
     for (int64_t i = 1; i <= of->count; i++) {
         float grown = weight * (of->p[(i - 1) * n + of->drafted[i - 1]] / q_of(of, i - 1)), chance;
         if (grown != grown) break; /* not finite, as 0 times infinity */

@@ -17,7 +17,7 @@ from specbench.text.vocabulary import Vocabulary, require_same_vocabulary
 def require_a_pair(config: RunConfig, draft: ModelConfig, key: str, target: Vocabulary, own: Vocabulary) -> None:
     """Check that a draft model is of the target's kind (decoder-only or encoder-decoder).
 
-    `key` is the config's name of `draft`, whose vocabulary is `own`. Raises UserError where their kinds differ.
+    `key` is the config's name of `draft`, whose vocabulary is `own`. Raises UserError if their kinds differ.
     """
     if target.is_encoder_decoder != own.is_encoder_decoder:
         kinds = {True: "encoder-decoder", False: "decoder-only"}
@@ -78,7 +78,7 @@ def choose_vocabulary(
 ) -> VocabularyChoice:
     """How `draft`, which the config calls `key` and whose vocabulary is `own`, drafts for `target`.
 
-    Raises UserError where vocabularies differ that must not, or share nothing.
+    Raises UserError if vocabularies differ that must not, or share nothing.
     """
     wanted, same = draft.vocabulary, target.tokens == own.tokens
     if same and wanted in ("auto", "same"):
@@ -113,7 +113,7 @@ def cost_is_simulated(draft: DraftConfig, engine: str) -> bool:
 
 
 def vocabulary_facts(choice: VocabularyChoice | None) -> Vocabularies:
-    """The fields of a record on vocabularies that differ; none where they agree."""
+    """The fields of a record on vocabularies that differ; none if they agree."""
     if choice is None or choice.translation is None:
         return {}
     overlap = choice.translation.overlap

@@ -72,7 +72,7 @@ def locked_device(
 
 
 def physical_gpu(index: int) -> str:
-    """What the system calls the GPU that this process sees under `index`."""
+    """The system's name for the GPU that this process sees under `index`."""
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
     return visible[index].strip() if index < len(visible) and visible[index].strip() else str(index)
 
@@ -124,7 +124,7 @@ LABELS = ("name", "note")  # of a model's config; they say nothing of its weight
 
 @dataclass(frozen=True)
 class TargetOutputs:
-    """What sessions of a target return beside logits, and read beside tokens, for its drafts.
+    """The outputs of a target's sessions beside logits, and their inputs beside tokens, for its drafts.
 
     Attributes:
         states: the input of its head, with its states after so many layers (`taps`).
@@ -146,10 +146,10 @@ class ModelRequest:
     """A model to be loaded for a run.
 
     Attributes:
-        key: the config's name of it, for messages.
+        key: the config's name for it, for messages.
         outputs: what its sessions return and read for drafts.
         changes: its weights will be changed, so that no other run shares it.
-        kept_tokens: it predicts these tokens alone.
+        kept_tokens: it predicts only these tokens.
         level_bits: the weights of its linear maps are rounded to so many bits; 0: they are not.
     """
 
@@ -181,7 +181,7 @@ class ModelLoader:
     """Loads the models of each run anew."""
 
     def device(self, config: RunConfig, say: Say) -> AbstractContextManager[torch.device]:
-        """The device of a resolved config, held by this run alone. A target that is spread takes all of them."""
+        """The device of a resolved config, held by only this run. A target that is spread takes all of them."""
         if config.target.device_map or config.target.tp_plan:
             return nullcontext(own_device(config))
         return locked_device(config.device, say)

@@ -38,7 +38,7 @@ def join(config: RunConfig) -> None:
         raise UserError(f"{ranks()} processes of torchrun and no target.tp_plan: set target.tp_plan=auto")
     if ranks() > 1 and not distributed.is_initialized():
         if config.device.startswith("cuda"):
-            torch.cuda.set_device(own_device(config))  # before NCCL's first broadcast, which else is on the first GPU
+            torch.cuda.set_device(own_device(config))  # before NCCL's first broadcast: its default is the first GPU
         distributed.init_process_group("nccl" if config.device.startswith("cuda") else "gloo")
 
 

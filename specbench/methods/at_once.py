@@ -21,7 +21,7 @@ TOKENS_AT_ONCE = 16  # of a text that is scored
 
 
 class AtOnceDraft(Protocol):
-    """What a session of such a draft needs to know of it."""
+    """The parts of such a draft that its session needs."""
 
     operations: float
 
@@ -43,7 +43,7 @@ class AtOnceSession(ScoresAhead):
 
     @abstractmethod
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
-        """Logits of at most `most` tokens after `tokens`; None where nothing is predicted yet."""
+        """Logits of at most `most` tokens after `tokens`; None if nothing is predicted yet."""
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
         ahead_KV = self.ahead(tokens, gamma)
@@ -64,22 +64,22 @@ class AtOnceSession(ScoresAhead):
         return self._after(self._depths[first:], 0.0)
 
     def _after(self, depths: Sequence[int], operations: float) -> Continuations:
-        """The continuations `depths` tokens ahead; none beyond the last row, or where there are no rows."""
+        """The continuations `depths` tokens ahead; none beyond the last row, or if there are no rows."""
         size, ahead_KV = self.draft.target.vocabulary_size, self._ahead_KV
         if ahead_KV is None or max(depths) >= len(ahead_KV):
             return Found([()] * len(depths), size, self.draft.device)
         return Predicted(self.after_depths(ahead_KV, depths), size, self.sampling, operations)
 
     def after_depths(self, ahead_KV: Tensor, depths: Sequence[int]) -> Tensor:
-        """Logits [N, V] after nodes of these depths, from those of each depth."""
+        """Logits [N, V] after nodes of these depths, from the logits of each depth."""
         return ahead_KV[depths]
 
 
 def masked_entries(length: int, places: Sequence[Tensor], device: torch.device) -> tuple[Tensor, Tensor]:
     """Positions [L] of the entries of a text and of masked ones after them, and bool [L, L]: what each attends to.
 
-    `places[k - 1]` has the entries of the text, by number, after which a k-th masked entry stands; each of them has a
-    (k - 1)-th, too. A masked entry attends to the text up to its place and to those between.
+    `places[k - 1]` numbers the entries of the text after which a k-th masked entry stands; each also has a (k - 1)-th.
+    A masked entry attends to the text up to its place and to the masked entries between.
     """
     after_L = torch.cat([torch.arange(length, device=device), *places])
     counts = [length, *map(len, places)]
@@ -90,7 +90,7 @@ def masked_entries(length: int, places: Sequence[Tensor], device: torch.device) 
 
 
 def sampled_places(length: int, depths: int, share: float, device: torch.device) -> list[Tensor]:
-    """Places for `masked_entries` of training: each depth has `share` of those of the depth before, drawn at random."""
+    """Places for `masked_entries` in training: each depth has a random `share` of the places of the depth before."""
     places = [torch.arange(length, device=device)]
     for depth in range(1, depths):
         among = places[-1][places[-1] + depth < length]
@@ -155,7 +155,7 @@ class RowsAlong:
         return (self._q(rows, places, ahead, sampling) for ahead in range(most))
 
     def _q(self, rows: Sequence[Tensor], places: range, ahead: int, sampling: Sampling) -> Tensor:
-        """q [L, V] in row `ahead` after each of `rows` at `places`, less `ahead`; zeros where there is none."""
+        """q [L, V] in row `ahead` after each of `rows` at `places`, less `ahead`; zeros without such a row."""
         size = self.model.vocabulary_size
         found = [
             (place, rows[at - ahead][ahead])

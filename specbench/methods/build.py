@@ -78,13 +78,13 @@ def source_of(model: ModelConfig) -> tuple[str, dict[str, Any]]:
 
 
 def require_decoder(vocabulary: Vocabulary, key: str) -> None:
-    """Raise UserError where a draft of the config's `key` cannot have a window."""
+    """Raise UserError if a draft of the config's `key` cannot have a window."""
     if vocabulary.is_encoder_decoder:
         raise UserError(f"{key}: the target is an encoder-decoder, whose long text is its source; leave the window out")
 
 
 def needed_of_target(builders: Iterable[DraftBuilder[Any]]) -> TargetOutputs:
-    """What a target must return and read for all of these drafts."""
+    """The outputs and inputs that a target needs for all of these drafts."""
     making = list(builders)
     return TargetOutputs(
         states=any(one.needs_states for one in making),

@@ -1,4 +1,4 @@
-"""What drafts that copy share: their reading of a text, a one-hot q, and a trie of what followed several places."""
+"""Shared parts of drafts that copy: their reading of a text, a one-hot q, and a trie of tokens after several places."""
 
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
@@ -24,7 +24,7 @@ Places = list[list[int]]  # for each run that was found, the longest first, wher
 
 
 class Trie:
-    """What follows `places` of `text`. `end` follows each of its parts, and is no token."""
+    """The tokens after `places` of `text`. `end` follows each of its parts, and is no token."""
 
     def __init__(self, text: Text, places: Places, end: int) -> None:
         self._text, self._end = text, end

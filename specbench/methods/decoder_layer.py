@@ -1,7 +1,7 @@
 """One decoder layer of a target's architecture, as EAGLE and EAGLE-3 draft with it: T5's, GPT-2's, or Llama's.
 
-Written out in tensors, so that one layer serves a cached step, a tree and a training that unrolls several steps: what
-attends to what is the caller's (`Attend`). Names of weights are those of published EAGLE checkpoints.
+It is written out in tensors, so that one layer serves a cached step, a tree, and training that unrolls several steps.
+The caller decides which entries attend to which (`Attend`). Weights are named as in published EAGLE checkpoints.
 
 Shapes: B rows, L new entries, S tokens of the source, D width, H query heads, K key heads, E channels
 of a head.
@@ -42,13 +42,11 @@ class LayerShape:
     scale: float
     crosses: bool  # has cross-attention
     theta: float = 10000.0  # rotary: the base of its angles
-    angles: tuple[
-        float, ...
-    ] = ()  # rotary: by how much a position turns each pair of channels, where theta does not say
+    angles: tuple[float, ...] = ()  # rotary: by how much a position turns each pair of channels, if theta does not say
     buckets: int = 32  # relative positions: number of distinct distances
     farthest: int = 128  # relative: from here on all are alike
     head_norms: bool = False  # queries and keys are normalised head by head, as Qwen3's are
-    value_width: int | None = None  # channels of a value, where they are not those of a key
+    value_width: int | None = None  # channels of a value, if they differ from a key's
 
     def caches(self, layers: int) -> list[tuple[int, int]]:
         """(heads, channels) of keys, and of values, of so many layers in turn."""
@@ -56,7 +54,7 @@ class LayerShape:
 
 
 class Projections(nn.Module):
-    """The projections of self-attention, or without keys of its own those of cross-attention."""
+    """The projections of self-attention, or, without keys of its own, of cross-attention."""
 
     def __init__(self, shape: LayerShape, reads: int, own_keys: bool = True) -> None:
         super().__init__()
@@ -182,7 +180,7 @@ def _joined(heads_BHLE: Tensor) -> Tensor:
 
 
 def layer_shape(network: Any, key: str) -> LayerShape:
-    """That of the decoder layers of `network`. Raises UserError for a family that this file does not write out."""
+    """The shape of the decoder layers of `network`. Raises UserError for a family that this file does not write out."""
     config = network.config
     if config.model_type == "t5":
         gated = bool(config.is_gated_act)
@@ -207,7 +205,7 @@ def layer_shape(network: Any, key: str) -> LayerShape:
 
 
 def t5_weights(layer: DraftLayer, block: Any) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each weight of `layer` but its self-attention's, and beside it that of `block`, a T5's decoder layer."""
+    """Each weight of `layer`, except self-attention's, with the same weight of `block`, a T5's decoder layer."""
     _, cross, forward = block.layer
     dense, mlp = forward.DenseReluDense, layer.mlp
     yield layer.cross_attn.q_proj.weight, cross.EncDecAttention.q.weight
@@ -231,7 +229,7 @@ def final_norm(network: Any) -> tuple[Any, float]:
 
 
 def llama_shape(config: Any, bias: bool, **rotary: Any) -> LayerShape:
-    """That of the layers of a Llama's config; `bias`: whether projections have a bias."""
+    """The shape of the layers of a Llama's config; `bias`: whether projections have a bias."""
     head = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return LayerShape(
         config.hidden_size, config.intermediate_size, config.num_attention_heads, config.num_key_value_heads, head,
@@ -243,7 +241,7 @@ ROTATIONS = ("default", "linear", "llama3")
 
 
 def rotation(config: Any) -> tuple[float, tuple[float, ...]]:
-    """The base of the angles, and where a rule scales them the angles by which a position turns each pair of channels.
+    """The base of the angles, and if a rule scales them the angles by which a position turns each pair of channels.
 
     Raises ValueError, with the rule's name, for a rule other than `ROTATIONS`.
     """

@@ -1,4 +1,4 @@
-"""What a target's session hands over of a text, kept for a draft that reads it.
+"""The states of a text that a target's session hands over, kept for a draft that reads them.
 
 Shapes: L tokens, F numbers of a feature.
 """
@@ -23,7 +23,7 @@ class Features:
     """The target's features of the first tokens of a text: what follows a rollback is read from here again."""
 
     def __init__(self, session: Session, tapped: bool, columns: Sequence[int] | None) -> None:
-        """Gather tapped states, or else the head's input; `columns`: which of their numbers, None for all.
+        """Gather tapped states, or the head's input if there are none; `columns`: which of their numbers, None for all.
 
         Those of the prompt are kept now, before the target reads on.
         """
@@ -35,7 +35,7 @@ class Features:
         return len(self._rows)
 
     def read(self, tokens: Sequence[int]) -> None:
-        """Keep those of `tokens`. What the session has not read of them it reads now, which replaces its last read."""
+        """Keep the features of `tokens`. The session now reads those it has not read, which replaces its last read."""
         if self._session.length < len(tokens):
             self._gather(self._session.length)
             self._session.extend(tokens[self._session.length :])
@@ -46,7 +46,7 @@ class Features:
         return torch.cat(self._rows[first:stop])
 
     def drop(self, length: int) -> None:
-        """Keep those of the first `length` tokens alone."""
+        """Keep only the features of the first `length` tokens."""
         del self._rows[length:]
 
     def _gather(self, count: int) -> None:

@@ -116,7 +116,7 @@ class AllHeadsLearner(HeadLearner):
 
 
 class MedusaLearner(AllHeadsLearner):
-    """Medusa's heads, trained on the target's states alone."""
+    """Medusa's heads, trained on only the target's states."""
 
     trained: MedusaHeads
 

@@ -44,7 +44,7 @@ class DraftHeads(Protocol):
         ...
 
     def logits(self, states_ND: Tensor, which: Any, project: Project, /) -> Tensor:
-        """[heads, N, V] of the heads `which`, a slice; 0 is that of the token after the next."""
+        """[heads, N, V] of the heads `which`, a slice; head 0 predicts the token after the next."""
         ...
 
 
@@ -85,7 +85,7 @@ class HeadsDraft(FollowsTarget):
         return width
 
     def logits(self, states_ND: Tensor, which: slice) -> Tensor:
-        """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
+        """[heads, N, V] of the heads `which`; head 0 predicts the token after the next."""
         return self.heads.logits(states_ND, which, self.target.project)
 
     def read(self, states_ND: Tensor, first: int, stop: int) -> Tensor:
@@ -128,7 +128,7 @@ class HeadsSession(AtOnceSession):
         self._before_ND = session.states(session.length - 1, session.length) if session.length else None
 
     def ahead(self, tokens: Sequence[int], most: int) -> Tensor | None:
-        """Logits of heads 2, 3, ...; None where nothing is predicted."""
+        """Logits of heads 2, 3, ...; None if nothing is predicted."""
         state_1D, count = self._state(tokens), min(most, self.draft.heads.later)
         return None if state_1D is None or count == 0 else self._logits(state_1D, 0, count)
 
@@ -142,7 +142,7 @@ class HeadsSession(AtOnceSession):
         """Nothing to do: the target rolls back its own session."""
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
-        """q of head 2, 3, ...; rows of zeros where there is no state."""
+        """q of heads 2, 3, ...; zeros in rows without a state."""
         self._read(tokens[:-1])
         states_LD = self.session.states(prefix_length - 1, len(tokens) - 1)
         assert states_LD is not None, "the target has read this text in other parts than it is scored in"
@@ -153,9 +153,10 @@ class HeadsSession(AtOnceSession):
         return (self._q_ahead(known_ND, length, ahead, tokens) for ahead in range(heads))
 
     def _q_ahead(self, states_ND: Tensor, length: int, ahead: int, tokens: Sequence[int]) -> Tensor:
-        """q [length, V] of head `ahead` + 2 for the last of `tokens`; zeros where there is no state.
+        """q [length, V] of head `ahead` + 2 for the last of `tokens`; zeros in rows without a state.
 
-        It is computed from the states `ahead` tokens before those of head 2, whose last is the last of `states_ND`.
+        It is computed from the states `ahead` tokens before the states of head 2, whose last is the last of
+        `states_ND`.
         """
         known_ND = states_ND[: max(0, len(states_ND) - ahead)][-length:]
         if not len(known_ND):
@@ -167,7 +168,7 @@ class HeadsSession(AtOnceSession):
         return standardise(self._logits(states_ND, ahead, ahead + 1), self.sampling, self.draft.target.vocabulary_size)
 
     def _state(self, tokens: Sequence[int]) -> Tensor | None:
-        """[1, D] of the last token read, after reading all but the newest; None where no token was read before."""
+        """[1, D] of the last token read, after reading all but the newest; None if no token was read before."""
         read = len(tokens) - 1  # the newest token has not been read: its own head drew it
         self._read(tokens[:read])
         return self.session.states(read - 1, read) if read else None
@@ -182,7 +183,7 @@ class HeadsSession(AtOnceSession):
 
 
 def require_weights(request: DraftRequest[Any], shipped_folder: Path, also: str = "") -> None:
-    """Raise UserError, which `also` ends, where no weights are given and none ship for the target."""
+    """Raise UserError, which `also` ends, if no weights are given and none ship for the target."""
     draft, target, key = request.draft, request.run.target, request.key
     if draft.path is None and draft.hub is None and not shipped_folder.is_dir():
         raise UserError(
@@ -196,7 +197,7 @@ def published_heads(
 ) -> tuple[str, dict[str, Tensor]]:
     """The first file of these names in the folder or repository `source`: its name, and its tensors on `device`.
 
-    Raises UserError where there is none, or it is damaged.
+    Raises UserError if there is none or it is damaged.
     """
     files = [file for name in names if (file := find_file(source, name, pinned, key)) is not None][:1]
     if not files:
@@ -220,7 +221,7 @@ class HeadsBuilder(DraftBuilder[TrainedConfig]):
         self.most = self.longest()
 
     def longest(self) -> int:
-        """Tokens that the heads draft in a pass. Raises UserError where the folder has none."""
+        """Tokens that the heads draft in a pass. Raises UserError if the folder has none."""
         hub, key = self.draft.hub, self.request.key
         if self.draft.path is None and hub is not None:
             raise UserError(f"{key}.hub={hub}: no published {self.draft.kind} heads that can be read; give {key}.path")

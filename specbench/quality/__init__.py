@@ -32,7 +32,7 @@ def quality_interval(metric: str, predictions: Sequence[str], references: Sequen
 def quality_difference(
     metric: str, predictions: Sequence[str], others: Sequence[str], references: Sequence[str]
 ) -> Interval:
-    """The score of `predictions` less that of `others`, with its interval over rows: each row is left out of both."""
+    """The score of `predictions` less the score of `others`, with its jackknife interval over rows, paired by row."""
     score = ROW_SCORES[metric].score
     pair = [columns_of(metric, texts, references) for texts in (predictions, others)]
     columns_NK = np.concatenate(pair, axis=1)
@@ -45,7 +45,7 @@ NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
 
 
 class RowScore(NamedTuple):
-    """What one row of (text, reference) adds, and the score from 0 to 100 of totals [..., K] of that."""
+    """The contribution of one row of (text, reference), and the score from 0 to 100 of their totals [..., K]."""
 
     row: Callable[[str, str], list[float]]
     score: Callable[[NDArray[np.float64]], NDArray[np.float64]]

@@ -80,7 +80,7 @@ def find_scored(results: str | Path, name: str) -> AlphaDocument | None:
 def betas(document: AlphaDocument) -> Iterator[tuple[AlphaRow, list[ScoredText]]]:
     """Each row of a document under Algorithm 1 with the scores of its draft, text by text.
 
-    Raises UserError for a kept copy, which holds the table alone.
+    Raises UserError for a kept copy, which holds only the table.
     """
     settings = {setting["temperature"]: setting for setting in document.get("settings", ())}
     for row in document["rows"]:

@@ -1,4 +1,4 @@
-"""All records of a results folder, by id: those of this machine, and the kept copies that are committed.
+"""All records of a results folder, by id: this machine's, and the kept copies that are committed.
 
 All verbs read records through this module. If a run is both in `runs/` and in `kept/`, the newer record is used; for
 the same record its copy, so that a table is the same on every machine.
@@ -20,7 +20,7 @@ LAST = "last"
 
 
 class NotOwn(UserWarning):
-    """What is shown is not what was run here."""
+    """The records shown are not from runs of this machine."""
 
 
 class Damaged(UserWarning):
@@ -58,7 +58,7 @@ class Catalog:
         return list(self._heads.values())
 
     def own_first(self) -> "Catalog":
-        """The records of this machine alone, where it has any; else all."""
+        """Only the records of this machine if it has any, otherwise all."""
         return Catalog(self.results, kept=False) if self.own else self
 
     def rows(self, failed: bool = False) -> list[Row]:
@@ -169,7 +169,7 @@ def kept_folder(results: str | Path) -> Path:
 
 
 def kept_file(results: str | Path, run_id: str) -> Path:
-    """The file of the copy of the record `run_id`. Raises UserError where the id is no name of a file."""
+    """The file of the copy of the record `run_id`. Raises UserError if the id is no name of a file."""
     return kept_folder(results) / f"{store.require_file_name(run_id)}{ENDING}"
 
 

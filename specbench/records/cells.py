@@ -12,7 +12,7 @@ REASONS = {
     "created": "newest",
 }
 SIZE_THEN_DATE = ("prompts", "created")
-SIZE_THEN_SPEED = ("prompts", "speedup_measured", "created")  # where the cell leaves gamma open
+SIZE_THEN_SPEED = ("prompts", "speedup_measured", "created")  # if the cell leaves gamma open
 EARLIER = ("fitting", "chosen_for")  # the columns that an earlier choice added
 
 
@@ -20,7 +20,7 @@ def choose(frame: pd.DataFrame, cell: Sequence[str], by: Sequence[str] = SIZE_TH
     """One record for each combination of the columns `cell`, in the order of `frame`: the highest by the columns `by`.
 
     Adds `fitting`, how many records fit the cell, and `chosen_for`, the column that decided; empty for a single record.
-    If `frame` was chosen from more, the records that were dropped then are counted too.
+    If `frame` was chosen from more, the records that were dropped then are also counted.
     """
     numbers = frame.groupby(list(cell), dropna=False, sort=False).ngroup().tolist() if len(frame) else []
     groups: dict[int, list[int]] = {}

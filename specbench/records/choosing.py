@@ -91,7 +91,7 @@ class RoundRecord(TypedDict):
 
 
 class OfContext(TypedDict, total=False):
-    """The context of the prompts; absent where they are as they are."""
+    """The context of the prompts; absent if none was set."""
 
     context: Annotated[int, "tokens of a prompt with the rows before it, at most"]
     context_tokens: Annotated[float, "of the mean prompt and half of its completion"]
@@ -183,7 +183,7 @@ class TurnCostRow(TypedDict):
 
 
 class LoadSpan(TypedDict):
-    """Batch sizes, from `first` to `last` (null: and above), and the gamma with the most tokens per second there."""
+    """Batch sizes, from `first` to `last` (null: and above), and the gamma with the highest tokens per second there."""
 
     first: int
     last: int | None

@@ -30,7 +30,7 @@ EXPECTED = [
 
 
 class Records:
-    """All usable records as tables, a row each.
+    """All usable records as tables, one row each.
 
     `paper_runs` is Algorithm 1 at fixed gammas with models, unigrams and bigrams, one prompt at a time, as in the
     paper; `beyond` has records of other gamma policies, acceptance rules and drafts. Token trees are only in `trees`,
@@ -39,11 +39,11 @@ class Records:
     prompts. Other engines' servers are only in `served`. All are empty without records. The column `config` is a digest
     of every key of the run, `setting` of all but gamma; `unproved` says that nothing proves a record's completions
     (`too_small`: because its proof has too little power), `falls` that the draft's acceptance falls with the position,
-    so that alpha, that of a proposal's first token, predicts no speed.
+    so that alpha, which belongs to a proposal's first token, predicts no speed.
 
-    Of the records of one config on one machine that of the most processes (`runs`) stands for all, and of these the
-    newest. Left out are also records of fewer than `fewest_prompts` prompts (`left_out`), and of disturbed runs
-    (`disturbed`).
+    Among the records of one config on one machine, the one of most processes (`runs`) stands for all, and among these
+    the newest. Records of fewer than `fewest_prompts` prompts (`left_out`) and of disturbed runs (`disturbed`) are left
+    out.
     """
 
     def __init__(self, results: str | Path, fewest_prompts: int = 1) -> None:
@@ -83,7 +83,7 @@ class Records:
 
     @property
     def all_runs(self) -> pd.DataFrame:
-        """`chains`, `trees`, `batches`, `learning` and `processed`: for lists of records, where nothing is compared."""
+        """`chains`, `trees`, `batches`, `learning` and `processed`: for lists of records, which compare nothing."""
         parts = [self.chains, self.trees, self.batches, self.learning, self.processed]
         return pd.concat(parts, ignore_index=True)
 
@@ -104,9 +104,9 @@ def measured(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def one_sample(frame: pd.DataFrame) -> pd.DataFrame:
-    """The records of one setting for each pair and machine, which differ in gamma alone.
+    """The records of one setting for each pair and machine, which differ only in gamma.
 
-    The setting with the most gammas; of equals the most prompts, then the newest.
+    It is the setting with the most gammas; among equals the one with the most prompts, then the newest.
     """
     taken = [frame.iloc[:0]]
     for _, group in frame.groupby([*PAIR, "top_k", "top_p", *MACHINE], dropna=False):
@@ -136,7 +136,7 @@ def date(created: object) -> str:
 
 
 def _row(head: Head) -> Row:
-    # In how many processes it was measured is no part of what was measured.
+    # The number of processes is no part of the measured config.
     digests = {"config": config_digest(head.config, "runs"), "setting": config_digest(head.config, "gamma", "runs")}
     # A record without a config stands for no other.
     passes = passes_run(head.row, head.config)
@@ -147,7 +147,7 @@ def _row(head: Head) -> Row:
 
 
 def _falls(head: Head) -> bool:
-    """Whether one alpha does not describe the draft; a simulated alpha is that of every position."""
+    """Whether one alpha does not describe the draft; a simulated alpha holds at every position."""
     by_position = head.summary.get("prediction") == "by position"
     return by_position or (not head.summary.get("simulated") and falls_with_position(str(head.summary.get("draft"))))
 
@@ -173,7 +173,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
         frame[column] = pd.Series([value is True for value in frame[column]], index=frame.index, dtype=bool)
     frame["batch"] = pd.to_numeric(frame["batch"], errors="coerce").fillna(1).astype(int)  # older: one at a time
     frame["accept"] = frame["accept"].fillna("exact")  # records older than the other rules
-    ends = [column for column in frame if str(column).endswith(("_low", "_high"))]  # None where there is no interval
+    ends = [column for column in frame if str(column).endswith(("_low", "_high"))]  # None if there is no interval
     for column in ("gamma", *ends):
         frame[column] = pd.to_numeric(frame[column], errors="coerce")
     older = frame["prediction"].isna() & frame["gamma"].notna() & frame["speedup_predicted"].notna()
@@ -188,7 +188,7 @@ def _columns(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def _newest(frame: pd.DataFrame) -> pd.DataFrame:
-    """One record for each config and machine: that of the most processes, and of these the newest."""
+    """One record for each config and machine: the one of most processes, and among these the newest."""
     frame = frame.sort_values(["runs", "created"], kind="stable").drop_duplicates(CONFIG, keep="last")
     frame["where"] = _where(frame)
     return frame.sort_values([*PAIR, "gamma", "prompts", "created"], kind="stable").reset_index(drop=True)

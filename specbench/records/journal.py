@@ -4,7 +4,7 @@ A journal is one JSON-lines file per run, locked by the process that works on it
 begins with a `part` line; a prompt's line is appended and flushed to the disk when the prompt is done. A last line that
 was cut off by a kill or a full disk is dropped.
 
-The record at the end is made from the journal's lines alone, so that a resumed run and an uninterrupted run give the
+The record at the end is made only from the journal's lines, so that a resumed run and an uninterrupted run give the
 same completions and the same alpha, bit for bit.
 """
 
@@ -93,7 +93,7 @@ class Journal:
         except Unreadable as error:
             os.close(number)
             raise UserError(f"{self.file}: is {error}; remove it") from error
-        # Without a buffer: what a full disk did not take is not written again when the file is closed.
+        # No buffer: bytes that a full disk did not take are not written again when the file is closed.
         return open(number, "a+b", buffering=0)
 
     def _close(self) -> None:
@@ -138,7 +138,7 @@ class Journal:
         self._opened.truncate(whole)
 
     def _take(self, line: bytes) -> None:
-        """Read one line. Raises Unreadable where it is damaged, and UserError where a newer version wrote it."""
+        """Read one line. Raises Unreadable if it is damaged, and UserError if a newer version wrote it."""
         version = border.parse(line, dict[str, object], finite=False).get("schema_version")
         if type(version) is int and version > SCHEMA_VERSION:
             raise UserError(

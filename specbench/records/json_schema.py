@@ -25,7 +25,7 @@ PLAIN: dict[object, str] = {
 def json_schema(record: type) -> Schema:
     """The schema of a TypedDict or a recorded dataclass.
 
-    Docstrings are descriptions of objects, strings in `Annotated` those of keys.
+    Docstrings are descriptions of objects, strings in `Annotated` descriptions of keys.
     """
     definitions: dict[str, Schema] = {}
     schema = _reference(record, definitions)

@@ -2,7 +2,7 @@
 
 A copy has what these draw from (`records.kept_form`): times with four significant digits, or to the microsecond, a
 summary made from these times, and nothing that says nothing about the run. A record that names a folder of this machine
-is not copied, since nobody else could repeat it; of a relative path the copy has the name alone.
+is not copied, since nobody else could repeat it; of a relative path the copy has only the name.
 """
 
 import json
@@ -36,7 +36,7 @@ STEPS = (
 
 
 class Copy(NamedTuple):
-    """A kept record, and the file that it shares with those of the same prompts."""
+    """A kept record, and the file that it shares with other records of the same prompts."""
 
     content: bytes
     digest: str
@@ -59,7 +59,7 @@ def keep(
         say: gets a line for each record that is not copied, and for each copy that is removed.
         resummarised: makes the summary of a record anew from its raw prompts, so that a copy agrees with its rounded
             times (`analysis.summary.resummarised`); None: summaries remain as the run made them.
-        dirty: copy records of code with uncommitted changes too, which nobody else can have. A copy that is there
+        dirty: also copy records of code with uncommitted changes, which nobody else can have. A copy that is there
             already stays.
         typical: the place of the prompt that a figure of the run shows (`report.marked_passes.typical_prompt`), which
             keeps all its draft tokens; None: the first.
@@ -146,7 +146,7 @@ def rounded(record: RunRecord) -> RunRecord:
 def compact(record: RunRecord, place: int = 0) -> Copy:
     """The copy, the same for the same record. Its first line is the head, as in `runs/`.
 
-    `place` is that of the prompt that the figure of the run shows; the copy of a copy shows the same as that.
+    `place` is the place of the prompt that the figure of the run shows; the copy of a copy shows the same prompt.
     """
     head = {**record, "config": {**_with_names(record["config"]), "results": "results"}}
     body = {key: value for key, value in record.items() if key not in (*store.HEAD, *DERIVED)}
@@ -165,7 +165,7 @@ def write_copy(file: Path, copy: Copy) -> None:
 
 
 def _packed(text: str) -> bytes:
-    """`text` by xz. Raises MachineError where this Python has none."""
+    """`text` by xz. Raises MachineError if this Python has none."""
     try:
         import lzma
     except ImportError as error:
@@ -179,7 +179,7 @@ def _packed(text: str) -> bytes:
 def _shortened(value: Any, key: str = "") -> Any:
     """Plain JSON with times of fewer digits: single steps with four, others to the microsecond.
 
-    Of less than a millisecond, as drafting without a model takes, these have four digits, too.
+    Times of less than a millisecond, as of drafting without a model, also have four digits.
     """
     if isinstance(value, float) and value and math.isfinite(value):
         digits = 3 - math.floor(math.log10(abs(value)))

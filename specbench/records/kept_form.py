@@ -4,9 +4,9 @@ A kept record is read as any other (`records.store`). It differs from the record
 
 - prompts, and what the target alone wrote, lie in a file of their own, which all records of these prompts share;
 - times of single steps and passes have four significant digits;
-- of the draft tokens of a pass it has those that were compared with the target's;
-- one prompt alone has all draft tokens, the strings of tokens and a completion that the target alone did not write: a
-  typical one, which the figure of a run shows.
+- it has only those draft tokens of a pass that were compared with the target's;
+- only one prompt, a typical one that the figure of a run shows, has all draft tokens, the strings of tokens, and a
+  completion that differs from the target's own.
 
 Prompts and passes are written as columns, a list for each key, which compress to half of what rows do.
 """
@@ -31,7 +31,7 @@ DIGEST = re.compile(r"[0-9a-f]{16}", re.ASCII)
 ROOT = -1  # in `Pass.parents`
 UNKNOWN = -1  # a draft token of a tree that a kept record lacks
 
-Columns = dict[str, Any]  # by key the values of all rows; where the values are objects with the same keys, columns
+Columns = dict[str, Any]  # by key the values of all rows; if the values are objects with the same keys, columns
 
 
 class SharedPrompt(TypedDict):
@@ -84,7 +84,7 @@ LEFT_OUT = ("text", "passes")  # of a trace
 
 
 def small(record: RunRecord, place: int) -> tuple[Row, Shared]:
-    """The kept form of a record's prompts and `pieces`, and what it shares; `place` is that of a typical prompt."""
+    """The kept form of a record's prompts and `pieces`, and what it shares; `place` locates a typical prompt."""
     place = record.get("shown", place)
     prompts: list[Any] = to_json(record["prompts"])
     ours, alone = [one["speculative"] for one in prompts], [one["baseline"] for one in prompts]
@@ -170,7 +170,7 @@ def _first_children(parents: Sequence[int], path: Sequence[int]) -> list[int]:
 def restored(record: Row, file: Path) -> Row:
     """The record of which `record`, read from `file`, is the kept form; as it is, if it is whole.
 
-    Raises Unreadable where it is damaged, or the file of its prompts is, or is missing.
+    Raises Unreadable if it is damaged, or the file of its prompts is, or is missing.
     """
     if "kept" not in record:
         return record
@@ -243,7 +243,7 @@ def _rows(columns: Columns, count: int) -> list[Row]:
 
 
 class _Counts(TypedDict):
-    """What tells which tokens a pass accepted."""
+    """The counts that tell which tokens each pass accepted."""
 
     accepted: int
     emitted: int

@@ -10,7 +10,7 @@ LOOPING = "loops: completions repeat a phrase at once, and any draft looks good 
 
 
 def many_loop(row: Row) -> bool:
-    """Whether more than `MOST_LOOPING` of a run's completions loop; False where that is not known or not measured."""
+    """Whether more than `MOST_LOOPING` of a run's completions loop; False if it is not known or not measured."""
     share = row.get("looping")
     return not row.get("simulated") and isinstance(share, float) and share > MOST_LOOPING  # NaN is not above
 
@@ -20,7 +20,7 @@ def why_loops(row: Row) -> str | None:
     if not many_loop(row):
         return None
     without = row.get("speedup_without_loops")
-    known = without is not None and without == without  # NaN where a frame has no value
+    known = without is not None and without == without  # NaN if a frame has no value
     said = f"{interval_of(row, 'speedup_without_loops')} without them" if known else "no speedup without them"
     return f"{row['looping']:.0%} of completions loop, {said}"
 

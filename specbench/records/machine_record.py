@@ -4,7 +4,7 @@ from typing import Annotated, NotRequired, TypedDict
 
 
 class GpuRecord(TypedDict):
-    """A GPU and its limits, as its driver reports them; null where it does not tell."""
+    """A GPU and its limits, as its driver reports them; null if it does not."""
 
     name: str | None
     driver: str | None
@@ -15,7 +15,7 @@ class GpuRecord(TypedDict):
 
 
 class GpuState(TypedDict):
-    """The state of a GPU at one moment; null where its driver does not tell."""
+    """The state of a GPU at one moment; null if its driver does not tell."""
 
     clock_mhz: Annotated[float | None, "MHz of its multiprocessors"]
     memory_clock_mhz: Annotated[float | None, "MHz of its memory"]
@@ -34,7 +34,7 @@ class StateRecord(TypedDict):
 
 
 class MachineRecord(TypedDict):
-    """The machine that a run was measured on; null where the system does not tell. No part of a run's identity."""
+    """The machine that a run was measured on; null if the system does not tell. No part of a run's identity."""
 
     processor: str | None
     cores: Annotated[int | None, "of all sockets, without hyper-threads"]

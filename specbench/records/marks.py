@@ -1,6 +1,6 @@
 """Runs whose numbers need a remark: completions that nothing proves to be the target's own, and completions that loop.
 
-Unproved are records made before records held a proof, and runs too small for their proof to find a fault
+Records made before records held a proof are unproved, and so are runs too small for their proof to find a fault
 (docs/losslessness.md).
 """
 
@@ -29,7 +29,7 @@ def prompts_for_proof(row: Row) -> int | None:
     The power falls with the square root of the tokens. A run that failed its tests needs no more prompts.
     """
     power = row.get("proof_power")
-    if power is None or not power > WEAKEST or not row.get("lossless", True):  # NaN where a frame has no value
+    if power is None or not power > WEAKEST or not row.get("lossless", True):  # NaN if a frame has no value
         return None
     return math.ceil(int(row["prompts"]) * (float(power) / WEAKEST) ** 2)
 
@@ -56,4 +56,4 @@ def explained(older: bool, small: bool) -> list[str]:
 def _without_proof(row: Row) -> bool:
     sampled = (row.get("temperature") or 0) > 0 and not row.get("lossy") and not row.get("simulated")
     tokens = row.get("proof_tokens")
-    return sampled and (tokens is None or tokens != tokens)  # NaN where a frame has no value
+    return sampled and (tokens is None or tokens != tokens)  # NaN if a frame has no value

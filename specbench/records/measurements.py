@@ -1,9 +1,9 @@
-"""A record in a line: what a comparison over commits needs, for baselines and for the history.
+"""A record as one line with what a comparison over commits needs, for baselines and for the history.
 
 A baseline (`specbench compare --baseline FILE`) is a file of such lines, one for each config and machine; the history
 (`results/history/`) is a folder of them, one for each record. A line is complete: nothing else is read to compare it
-with a record, so that records of a GPU that are not committed can be compared too. It holds each quantity with its
-interval, and each prompt's contribution to it, from which prompts are paired (`analysis.regression`). All 250 kept
+with a record, so that records of a GPU that are not committed can also be compared. It holds each quantity with its
+interval, and each prompt's contribution to it, from which prompts are paired (`analysis.changes`). All 250 kept
 records fit in 300 KB.
 """
 
@@ -24,7 +24,7 @@ Quantity = Literal["alpha", "tokens_per_pass", "speedup", "c", "v", "memory"]
 QUANTITIES: tuple[Quantity, ...] = get_args(Quantity)
 PER_UNIT = 100  # contributions of prompts are whole numbers of hundredths
 SERVER = "server"  # the device of a measured server, which may count nothing
-HISTORY = "history"  # the folder in that of the results
+HISTORY = "history"  # the folder inside the results' folder
 Estimate = tuple[float, float | None, float | None]
 
 
@@ -64,7 +64,7 @@ def identity(config: Config, row: Row) -> tuple[str, str]:
 def read_measurements(file: Path, option: str) -> list[Measurement]:
     """The measurements in `file`.
 
-    Raises UserError if it cannot be read, or has a line that is none; the message names the line and `option`.
+    Raises UserError if it cannot be read, or has another line; the message names the line and `option`.
     """
     try:
         lines = border.read_text(file).splitlines()
@@ -84,7 +84,7 @@ def read_measurements(file: Path, option: str) -> list[Measurement]:
 
 
 def require_measurement(row: Measurement) -> None:
-    """Raises Unreadable where a row has the types of a measurement, and values that no measurement has."""
+    """Raises Unreadable if a row has the types of a measurement, and values that no measurement has."""
     require_created(row["created"])
     if row.get("runs", 1) < 1 or row.get("between", 0.0) < 0:
         raise Unreadable("it is of no process, or its processes have a negative deviation")

@@ -41,7 +41,7 @@ class Names(TypedDict):
 
 
 class Predicted(TypedDict):
-    """The theorems applied to the run's own alpha, c and v; null where gamma changed from pass to pass."""
+    """The theorems applied to the run's own alpha, c and v; null if gamma changed from pass to pass."""
 
     prediction: NotRequired[Annotated[str | None, "the source of the prediction: 'Eq. 1', 'by position', 'by rank'"]]
     tokens_per_pass_predicted: float | None
@@ -212,7 +212,7 @@ class OfPrompts(TypedDict, total=False):
 
 
 class Memory(TypedDict, total=False):
-    """Bytes that the target needs alone, and with the draft; absent in older records.
+    """Bytes that the target needs by itself, and with the draft; absent in older records.
 
     Weights, caches and tables are counted from the tensors that the models hold: equal runs have equal numbers.
     """
@@ -316,7 +316,7 @@ class Quality(TypedDict):
 
 
 class Vocabularies(TypedDict, total=False):
-    """Overlap of the vocabularies of draft and target where they differ; absent where they agree."""
+    """Overlap of the vocabularies of draft and target if they differ; absent if they agree."""
 
     vocabulary: Annotated[str, "tli: draft only shared tokens; slem: draft a string"]
     vocabulary_reason: Annotated[str, "why"]
@@ -325,7 +325,7 @@ class Vocabularies(TypedDict, total=False):
 
 
 class Limits(TypedDict, total=False):
-    """The target's roofline on this device; absent where several devices share the target, and in older records."""
+    """The target's roofline on this device; absent if several devices share the target, and in older records."""
 
     reading_ms: Annotated[float, "milliseconds in which its weights are read: a run over any tokens takes no less"]
     multiplying_ms: Annotated[float, "milliseconds of one token's multiply-adds, at this device's fastest"]

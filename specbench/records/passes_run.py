@@ -20,7 +20,7 @@ BY_ARGMAX = ("block", "match", "onehot", "typical")  # rules that are Algorithm 
 
 
 def loop_of(prompts: Sequence[PromptRecord]) -> Loop:
-    """Where the passes of prompts ran, as each trace says; nothing of older records."""
+    """Where the passes of prompts ran, as each trace says; empty for older records."""
     found = list(dict.fromkeys(prompt["speculative"].passes_run for prompt in prompts))
     return {"passes_run": ", ".join(one for one in found if one is not None)} if found and None not in found else {}
 

@@ -2,7 +2,7 @@
 
 A record is plain JSON, so these are dictionaries with typed keys. `specbench results --schema` prints them as JSON
 Schema: a docstring is a type's description, a string beside a type is a key's unit or meaning. A key that is not
-required is absent where it means nothing, or where the record is older than the key.
+required is absent if it means nothing, or if the record is older than the key.
 """
 
 from collections.abc import Mapping
@@ -99,7 +99,7 @@ class PromptRecord(TypedDict):
 
 
 def emitted_and_passes(prompt: PromptRecord) -> tuple[int, int]:
-    """Tokens that the passes of a prompt emitted, and how many passes these are; zeros where they are not known.
+    """Tokens that the passes of a prompt emitted, and how many passes these are; zeros if they are not known.
 
     Of a server they are what it counted, if it counted the prompt by itself.
     """

@@ -1,7 +1,7 @@
 """Records of servers that were measured from outside: what a request shows, and the summary of many.
 
 They have the form of a run's record, so that the same commands read them. What cannot be seen from outside is null: c,
-v, and where the server counts nothing α and tokens per pass.
+v, and if the server counts nothing α and tokens per pass.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ SERVED = "served"  # the key of a summary that only these records have
 
 @dataclass
 class DraftCounts:
-    """Passes of a request, as the server counts them; null where it does not."""
+    """Passes of a request, as the server counts them; null if it does not."""
 
     drafted: int
     accepted: int

@@ -141,7 +141,7 @@ def runs_folder(results: str | Path) -> Path:
 
 
 def record_file(results: str | Path, run_id: str) -> Path:
-    """The file of the record `run_id` in the folder `results`. Raises UserError where the id is no name of a file."""
+    """The file of the record `run_id` in the folder `results`. Raises UserError if the id is no name of a file."""
     return runs_folder(results) / f"{require_file_name(run_id)}.json"
 
 
@@ -176,7 +176,7 @@ def write(results: str | Path, record: RunRecord | ServedRecord | FailedRecord) 
 
 
 def read(file: Path) -> RunRecord:
-    """The whole record of a finished run, compressed or not, as its type says. Raises Unreadable where damaged."""
+    """The whole record of a finished run, compressed or not, as its type says. Raises Unreadable if damaged."""
     record = of_this_version(border.parse(border.read_bytes(file), Row))
     _require_head(record)
     if FAILED in record["summary"]:  # it says why, and has no prompts
@@ -188,7 +188,7 @@ def read(file: Path) -> RunRecord:
 
 
 def read_head(file: Path) -> Head:
-    """A record's first line, as its type says. Raises Unreadable where the file is damaged or cut short."""
+    """A record's first line, as its type says. Raises Unreadable if the file is damaged or cut short."""
     with border.opened(file) as stream:
         line = stream.readline(border.LONGEST_LINE)
         if file.suffix not in border.PACKED:
@@ -202,7 +202,7 @@ def read_head(file: Path) -> Head:
 
 
 def _require_head(head: Row) -> None:
-    """Raises Unreadable where a first line is not of its type, or holds an id or a date that names another file."""
+    """Raises Unreadable if a first line is not of its type, or holds an id or a date that names another file."""
     if not is_file_name(head.get("run_id")):
         raise Unreadable(f"run_id {border.shown(head.get('run_id'))} is not the name of a file")
     summary: Any = head.get("summary")
@@ -214,7 +214,7 @@ def _require_head(head: Row) -> None:
 
 
 def require_created(created: str) -> None:
-    """Raises Unreadable where a time stamp is none: its month names a file of the history."""
+    """Raises Unreadable if a time stamp is none: its month names a file of the history."""
     if not CREATED.fullmatch(created):
         raise Unreadable(f"created is {border.shown(created)}, not a time in ISO 8601")
 

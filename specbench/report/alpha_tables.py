@@ -71,7 +71,7 @@ def draw(record: AlphaDocument, verbose: bool = False) -> None:
 
 
 def _of_router(bound: RouterBound, rows: list[AlphaRow], temperature: float) -> str:
-    """The bound on a router of two drafts, beside each draft alone."""
+    """The bound on a router of two drafts, beside each single draft."""
     alphas = {row["draft"]: row["alpha"] for row in rows if row["temperature"] == temperature}
     alone = ", ".join(number(alphas[name], 3) for name in bound["drafts"])
     tokens = ", ".join(map(number, bound["alone"]))

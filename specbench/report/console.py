@@ -1,6 +1,6 @@
 """The terminal: text of others as it is, progress of a run (a bar, or lines in a log), and the table of a finished run.
 
-rich takes a while to import, and most commands print without it, so it is imported where it is used.
+rich takes a while to import, and most commands print without it, so it is imported at its use.
 """
 
 import itertools
@@ -65,8 +65,8 @@ def plain_table(titles: Iterable[str], left: Collection[str] = (), title: str | 
 
 
 FEWEST_STEPS = 4  # that show progress
-LOG_LINES = 5  # progress lines of a run where there is no terminal
-SLOW_S = 5.0  # a step that takes less leaves no line in a log, so that a short run prints its result alone
+LOG_LINES = 5  # progress lines of a run without a terminal
+SLOW_S = 5.0  # a step that takes less leaves no line in a log, so that a short run prints only its result
 BARE = "{} of {}"  # progress in a unit that depends on what is being done
 # Begins a line that says what is being done, maybe by which of several processes.
 STEP = re.compile(r"(process \d+ of \d+: )?([a-z]+ing |the target writes )")

@@ -38,9 +38,9 @@ OF_DOCUMENTS = (
 
 
 def rows_by_context(catalog: Catalog, run: str | None) -> list[Row]:
-    """A row for each chain of `catalog` with a context, those that differ in `FREE` alone one after another.
+    """A row for each chain of `catalog` with a context; chains that differ only in `FREE` follow each other.
 
-    `run`: only those that differ so from this one. Raises UserError where that has no context.
+    `run`: only chains that differ so from this run. Raises UserError if it has no context.
     """
     heads = [head for head in catalog.heads if head.summary.get("context") and head.summary.get("tree") is None]
     of_run = {head.run_id: config_digest(head.config, *FREE) for head in heads}
@@ -163,7 +163,7 @@ def _measured(rows: Sequence[Row]) -> list[AtContext]:
 def beyond_run(catalog: Catalog, run: str) -> tuple[AtContext, bool] | None:
     """The forecast at twice the longest context of a run's setting, at its gamma, and whether contended runs are in it.
 
-    None for a run without a context, and where no other run differs in the context alone.
+    None for a run without a context, and if no other run differs only in the context.
     """
     head = catalog.head(run)
     if not head.summary.get("context") or head.summary.get("tree") is not None or head.summary["gamma"] is None:

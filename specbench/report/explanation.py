@@ -77,7 +77,7 @@ def needed(speedup: float, rows: list[Need]) -> list[str]:
 
 
 def of_loop(loop: LoopShare | None) -> list[str]:
-    """What the loop around the models takes, and the speedup on slower models; nothing where it takes little."""
+    """The share of the loop around the models, and the speedup on slower models; nothing if it takes little."""
     if loop is None or loop.share < TINY:
         return []
     slower = ", ".join(f"{speedup:.2f}×" for speedup in loop.at_step_ms.values())
@@ -106,7 +106,7 @@ def _before(found: Waterfall) -> dict[StepName, float]:
 
 
 def _sentence(step: Step, before: float, found: Waterfall) -> str:
-    """What a step costs, why, and the speedup without it."""
+    """The cost of a step, its cause, and the speedup without it."""
     totals, levels = found.sample.totals, found.levels
     passes, drafted = float(totals["passes"]), float(totals["drafted"])
     fewer, alone = f"{step.speedup:.2f} tokens per pass instead of {before:.2f}", f"would give {step.alone:.2f}×"
@@ -144,7 +144,7 @@ def _sentence(step: Step, before: float, found: Waterfall) -> str:
 
 
 def _unexplained(found: Waterfall) -> list[str]:
-    """What the factor that no step explains is made of, in words; nothing where each part is below `LITTLE`."""
+    """The parts of the factor that no step explains, in words; nothing if each part is below `LITTLE`."""
     totals = found.sample.totals
     timed = sum(totals[name] for name in ("drafting_s", "verifying_s", "accepting_s"))
     levels = found.levels
@@ -172,9 +172,9 @@ def _experts(read: float, found: Waterfall) -> str:
 
 
 def _least(found: Waterfall) -> list[str]:
-    """What verifying a pass's tokens takes at least on this device, and which of the two bounds binds.
+    """The least time of verifying a pass's tokens on this device, and which of the two bounds binds.
 
-    Nothing where a step was faster than that: its weights came from a cache that the copy did not fit into.
+    Nothing if a step was faster than that: its weights came from a cache that the copy did not fit into.
     """
     least, totals = found.sample.roofline, found.sample.totals
     if least is None or least.of_run(1) > float(found.levels.step_ms):
@@ -188,7 +188,7 @@ def _least(found: Waterfall) -> list[str]:
 
 
 def _longer_prompts(found: Waterfall) -> str:
-    """What longer prompts do to the speedup end to end; nothing where no prompt is read before the first step."""
+    """The effect of longer prompts on the speedup end to end; nothing if no prompt is read before the first step."""
     totals, prompts = found.sample.totals, len(found.sample.columns["passes"])
     tokens = float(totals["prompt_tokens"]) / prompts
     if tokens < 1:

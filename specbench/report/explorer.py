@@ -1,4 +1,4 @@
-"""One page on which a reader moves α, γ, c, v, the target's step and the loop, and sees what that does to a speedup.
+"""One page on which a reader moves α, γ, c, v, the target's step and the loop, and sees the effect on a speedup.
 
 It begins from the numbers of a record and computes Theorem 3.8 and the calibrated speedup in the reader's browser
 (`templates/explorer.js`). Everything is in one file, Plotly's library included: nothing is fetched.

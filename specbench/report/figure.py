@@ -32,7 +32,7 @@ class Drawn:
     figure: Figure
     points: pd.DataFrame
     notes: list[str] = field(default_factory=list)
-    under: str = ""  # the line under the title, where it is not the setting of the records
+    under: str = ""  # the line under the title, if it is not the setting of the records
 
     @property
     def run_ids(self) -> list[str]:

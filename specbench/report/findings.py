@@ -10,12 +10,12 @@ PAGE = "what each line means, and how to compare the two configs: docs/draft-not
 
 
 def lines(record: RunRecord) -> list[str]:
-    """What is wrong with the draft of a run, the likeliest cause first."""
+    """The faults of a run's draft, the likeliest cause first."""
     found = [one.to_json() for one in findings_of(record)]
     return [*said(found), *([PAGE] if found else [])]
 
 
 def said(found: Sequence[FindingRecord], of: str = "") -> Iterator[str]:
-    """Findings as they are printed; `of` names the draft where several are compared."""
+    """Findings as they are printed; `of` names the draft if several are compared."""
     for one in found:
         yield f"DRAFT{of and f' {of}'}: {one['line']}. Check {one['check']}"

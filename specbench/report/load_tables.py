@@ -1,4 +1,4 @@
-"""What `specbench recommend --load` shows: goodput by load, the best gamma at each, and what real runs served."""
+"""The output of `specbench recommend --load`: goodput by load, the best gamma at each, and what real runs served."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -70,7 +70,7 @@ def lines(record: RunRecord, prompt: PromptRecord, width: int = PER_LINE) -> lis
 
 
 def require_shown(record: RunRecord, prompt: PromptRecord) -> None:
-    """Raises UserError where a kept record has not all draft tokens of this prompt."""
+    """Raises UserError if a kept record has not all draft tokens of this prompt."""
     if "shown" in record and record["prompts"][record["shown"]] is not prompt:
         raise UserError(
             f"{record['run_id']}: a kept record has the draft tokens of only one prompt, "
@@ -79,7 +79,7 @@ def require_shown(record: RunRecord, prompt: PromptRecord) -> None:
 
 
 def along_path(a_pass: Pass) -> list[int]:
-    """The drafted tokens of a pass; of a tree those of the accepted path, and the first child of its end."""
+    """The drafted tokens of a pass; for a tree only the accepted path, and the first child of its end."""
     tokens, parents, path = a_pass.tokens, a_pass.parents, a_pass.path
     if parents is None or path is None:
         return tokens
@@ -88,7 +88,7 @@ def along_path(a_pass: Pass) -> list[int]:
 
 
 def typical_prompt(record: RunRecord, longest: int = 44) -> int:
-    """The index of a typical prompt; of a kept record that which it shows.
+    """The index of a typical prompt; for a kept record, of the prompt that it shows.
 
     Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per
     pass are nearest to the run's. Only the fifth of them that is most like its references counts.
@@ -185,9 +185,9 @@ def _kind(child: int, siblings: list[int], taken: list[int], on_path: bool) -> N
 
 
 def telling_pass(prompt: PromptRecord) -> int | None:
-    """The pass (from 0) whose tree shows the most; None where no pass has a tree.
+    """The pass (from 0) whose tree shows the most; None if no pass has a tree.
 
-    It has the longest accepted path that left a first child; of equals the earliest.
+    It has the longest accepted path that left a first child; among equals the earliest.
     """
     passes = prompt["speculative"].passes
     grown = [number for number, one in enumerate(passes) if one.parents is not None]

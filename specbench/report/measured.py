@@ -47,7 +47,7 @@ def plain_sampling(frame: pd.DataFrame) -> pd.DataFrame:
 
 
 def matching(frame: pd.DataFrame, row: Mapping[str, Any], keys: Iterable[str]) -> pd.DataFrame:
-    """The rows of `frame` whose values under `keys` are those of `row`."""
+    """The rows of `frame` whose values under `keys` equal `row`'s."""
     same = pd.Series(True, index=frame.index)
     for key in keys:
         same &= frame[key] == row[key]
@@ -65,7 +65,7 @@ def tokens_per_pass(record: RunRecord) -> Interval:
 
 
 def operations(record: RunRecord) -> Interval:
-    """Counted arithmetic operations a token, in target steps."""
+    """Counted arithmetic operations per token, in target steps."""
     c_hat = record["summary"]["c_hat"]
     return _ratio(record, lambda passes: pass_costs.operations(passes, c_hat))
 

@@ -144,7 +144,7 @@ def _figure(drawn: Drawn, step: Callable[[], None]) -> Row:
     step()
     plan = experiment(drawn.name)
     time = [f"Time of the sweeps: {takes(drawn.name)}"] if plan["takes"] else []
-    # Without a size of its own the picture takes that of its frame.
+    # Without a size of its own the picture fills its frame.
     tag, rest = svg(drawn).split(">", 1)
     return {
         "anchor": drawn.name,

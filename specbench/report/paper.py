@@ -31,7 +31,7 @@ def label(name: str) -> str:
 
 
 def checkpoint(name: str, own: bool = False) -> str:
-    """Our model `name` with its size, where it stands for one of the paper's: 't5-xxl (T5 1.0 11B)'.
+    """Our model `name` with its size, if it stands for one of the paper's: 't5-xxl (T5 1.0 11B)'.
 
     `own`: the run read its weights from a folder of the user's.
     """
@@ -42,14 +42,14 @@ def checkpoint(name: str, own: bool = False) -> str:
 
 
 def checkpoints(row: Mapping[str, Any]) -> dict[str, str]:
-    """Our models of a row that has `target`, `draft` and, where a record fills it, `own_weights`."""
+    """Our models of a row that has `target`, `draft` and, if a record fills it, `own_weights`."""
     own = row.get("own_weights")
     parts = own.split() if isinstance(own, str) else []  # a row without a record has none
     return {part: checkpoint(row[part], part in parts) for part in ("target", "draft")}
 
 
 def fill(name: str, task: str | None = None) -> str:
-    """The command that fills the table or figure `name`, or its rows of `task`; empty where nothing is to be run."""
+    """The command that fills the table or figure `name`, or its rows of `task`; empty if nothing is to be run."""
     plan = experiment(name)
     commands: dict[str, str] = plan.get("alpha", {})
     if task in commands:

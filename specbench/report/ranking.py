@@ -1,4 +1,4 @@
-"""What `specbench recommend` shows: the ranking with its reasons and real runs, and the document of `--validate`."""
+"""The output of `specbench recommend`: the ranking with its reasons and real runs, and the document of `--validate`."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -51,7 +51,7 @@ def draw(record: RecommendDocument) -> None:
 
 
 def _equal_prompts(rows: Sequence[AlphaRow]) -> list[str]:
-    """That some prompts of a sample are equal, for each sample."""
+    """A remark for each sample in which some prompts are equal."""
     counts = dict.fromkeys((row["prompts"], row.get("distinct_prompts")) for row in rows)
     return [said(prompts, different) for prompts, different in counts if different is not None]
 
@@ -76,7 +76,7 @@ def _marked(name: str) -> Callable[[Any], str]:
 
 
 def _memory(row: RankedRow) -> str:
-    """What a candidate needs more than the target alone."""
+    """The share of memory that a candidate needs beyond the target's."""
     return percentage(row["memory_ratio"], None, None, 0, less=1) if "memory_ratio" in row else NONE
 
 

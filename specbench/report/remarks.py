@@ -1,4 +1,4 @@
-"""What a run's summary does not say by its numbers: warnings and remarks, a sentence each."""
+"""Warnings and remarks that the numbers of a run's summary do not show, one sentence each."""
 
 from specbench.analysis.columns import proof_statistics
 from specbench.analysis.costs.slow import OVER, UNUSUAL
@@ -92,7 +92,7 @@ def remarks(s: Summary) -> list[str]:
 
 
 def uneven(s: Summary) -> str | None:
-    """That many steps or passes took much longer than the usual one; None where few did, or nothing says it."""
+    """A remark that many steps or passes took much longer than usual; None if few did, or if it is unknown."""
     passes, steps = s.get("slow_passes", 0.0), s.get("slow_steps", 0.0)
     if max(passes, steps) < UNUSUAL or s.get("disturbed"):
         return None

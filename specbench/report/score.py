@@ -32,7 +32,7 @@ MISSING: tuple[Verdict, ...] = ("not run", "not public")
 VERDICTS = (*OURS, *MISSING)
 WIDEST = {"α": 0.02, "EMP": 0.05}  # of an interval's half width: of α itself, of a speedup relative to it
 KINDS = (("formulas", True), ("measurements", False))
-FORMULA = "formula"  # instead of a record, where a number follows from other printed numbers
+FORMULA = "formula"  # instead of a record, if a number follows from other printed numbers
 OVERVIEW = "overview"  # the name of the table that counts the verdicts
 PAIR = ("target", "draft", "task", "temperature")
 
@@ -71,7 +71,7 @@ def counts(scored: Sequence[Cell]) -> dict[str, dict[Verdict, int]]:
 
 
 def score(records: Records, scored: Sequence[Cell] | None = None) -> Table:
-    """The cells as a table; `scored` are those of `records`, if they are there already."""
+    """The cells as a table; `scored` are the cells of `records`, if they exist already."""
     scored = cells(records) if scored is None else scored
     values = pd.DataFrame(scored)
     ours = records.chains[records.chains["run_id"].isin(values["run_id"].dropna())]
@@ -241,7 +241,7 @@ def _lenience(records: Records) -> Iterator[Cell]:
 
 
 def _key(row: Row) -> tuple[Any, ...]:
-    """What tells rows of Table 2 apart."""
+    """The key of a row of Table 2."""
     return (*(row[key] for key in PAIR), int(row["gamma"]))
 
 

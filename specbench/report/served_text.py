@@ -43,7 +43,7 @@ def contended(s: ServedSummary) -> str:
 
 
 def headline(s: ServedSummary) -> str:
-    """What was measured, as markup of rich."""
+    """The measured setting, as markup of rich."""
     gamma = "" if s["gamma"] is None else f", γ={s['gamma']}"
     load = (
         f", {s['rate']:g} requests per second"
@@ -111,7 +111,7 @@ def _first(s: ServedSummary) -> str:
 
 
 def _over(s: ServedSummary) -> str:
-    """What the interval of a speedup is over."""
+    """The unit over which the interval of a speedup is taken."""
     return f"95% interval over {'prompts' if s['batch'] == 1 and s['rate'] is None else 'blocks of prompts'}"
 
 

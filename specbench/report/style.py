@@ -154,7 +154,7 @@ def with_intervals(axes: Axes, x: Any, value: Any, low: Any, high: Any, **option
 
 
 def log2_axis(axes: Axes, ticks: Sequence[float]) -> None:
-    """A logarithmic x axis with these ticks alone."""
+    """A logarithmic x axis with only these ticks."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
     axes.minorticks_off()

@@ -16,7 +16,7 @@ from specbench.report.explanation import largest
 
 
 def largest_loss(record: RunRecord) -> str | None:
-    """The loss with the largest effect on a run's speedup, a fact a line; None if there is none or it is not known.
+    """The loss with the largest effect on a run's speedup, one fact per line; None if there is none or it is not known.
 
     It is not known of a contended run.
     """

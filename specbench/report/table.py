@@ -22,7 +22,7 @@ Step = Callable[[], None]
 
 @dataclass(frozen=True)
 class Table:
-    """A table: `shown` holds strings for a reader, `values` plain numbers and run ids, a row each.
+    """A table: each row has strings for a reader in `shown`, and plain numbers and run ids in `values`.
 
     `more` goes into its JSON beside them.
     """
@@ -124,7 +124,7 @@ def selected(names: Sequence[str], among: Mapping[str, T], what: str, option: st
 def build(
     names: Sequence[str], among: Mapping[str, Callable[[Records], T]], what: str, records: Records, step: Step
 ) -> list[T]:
-    """The named tables or figures of `records`, all of them where none is named; `step` is called before each."""
+    """The named tables or figures of `records`, or all if none is named; `step` is called before each."""
     built = []
     for make in selected(names, among, what):
         step()

@@ -1,4 +1,4 @@
-"""What each place shows of a run, in its order: the screen, the list of runs, the tables.
+"""The columns of a run in each place, in their order: the screen, the list of runs, the tables.
 
 All show columns of one set (`analysis.columns`). A variant of a column (`_as`) differs in its title or in how it is
 written. A column whose `shown` names a view stands at its end.
@@ -27,7 +27,7 @@ def _is_missing(value: object) -> bool:
 
 
 def view(name: str, *shown: str | Column) -> tuple[Column, ...]:
-    """Columns, those of one set by name; then all that name this view."""
+    """The columns `shown`, some given by name, then all that name this view."""
     more = [one for one in EVERY.values() if name in one.shown]
     return (*(EVERY[one] if isinstance(one, str) else one for one in shown), *more)
 
@@ -47,7 +47,7 @@ def _alpha_note(s: Summary) -> str:
     return "acceptance probability, Cor 3.6" + (f", of the {part}" if part else "")
 
 
-# What a run measured, first the result, then the numbers behind it (`results RUN`, and after a run).
+# The measurements of a run, first the result, then the numbers that it comes from (`results RUN`, and after a run).
 SCREEN = view(
     "screen",
     "speedup_measured", "speedup_end_to_end", "identical",
@@ -78,7 +78,7 @@ def _in_list(name: str, title: str, spec: str = ".2f") -> Column:
 
 
 def _gamma(row: Row) -> str:
-    """Gamma; its policy where it changed, or the depth of a tree."""
+    """Gamma; its policy if it changed, or the depth of a tree."""
     return str(row.get("gamma_requested") or NONE) if row.get("gamma") is None else str(row["gamma"])
 
 
@@ -121,9 +121,9 @@ LISTED = view(
     _in_list("tokens_per_second", "tok/s", ".0f"), "prediction",
     _as("disturbed", format=lambda row: "contended" if row.get("disturbed") else ""),
 )  # fmt: skip
-LOOPS = view("loops", "looping", _in_list("speedup_without_loops", "without loops"))  # where completions of a run loop
-SERVED_LISTED = view("served", Column("verdict", "verdict", format=""))  # where servers are among the runs
-TELLING = view(  # where rows differ in them
+LOOPS = view("loops", "looping", _in_list("speedup_without_loops", "without loops"))  # if completions of a run loop
+SERVED_LISTED = view("served", Column("verdict", "verdict", format=""))  # if servers are among the runs
+TELLING = view(  # if rows differ in them
     "telling", "device", "dtype", Column("engine", "engine", format=""), "numerics", "processing", "context"
 )
 
@@ -134,7 +134,7 @@ def _number(name: str, title: str, spec: str = ".2f") -> Column:
 
 
 def alpha(row: Row) -> str:
-    """A row's alpha with its interval, and whose it is, if it is that of a part of the draft."""
+    """A row's alpha with its interval, and its owner if it belongs to a part of the draft."""
     of, said = alpha_is_of(str(row["draft"])), interval_of(row, "alpha")
     return f"{said} ({of})" if of and said != NONE else said
 
@@ -184,5 +184,5 @@ TREES = view(
 
 
 def keys(view: Iterable[Column], *first: str) -> list[str]:
-    """The keys of a table's values: `first`, then those of its columns that are not among them."""
+    """The keys of a table's values: `first`, then its other columns."""
     return list(dict.fromkeys([*first, *(one.name for one in view if one.shown)]))

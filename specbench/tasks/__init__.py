@@ -26,7 +26,7 @@ from specbench.tasks.row_files import (
     transcript,
 )
 
-# Of a stream that breaks, each of which is five of the hub's client; the library's own 20 take minutes.
+# Retries of a broken stream, each of which is five of the hub's client; the library's own 20 take minutes.
 STREAM_RETRIES = 3
 
 
@@ -77,10 +77,10 @@ def fetch_rows(task: TaskConfig) -> None:
 class Example:
     """One prompt: its text, and what a person wrote in answer to it, if anyone did.
 
-    `messages` are what a chat template makes the prompt of; empty where it is plain text. `shortened`: the task gives
-    only the first words of the row (`prompt_words`), and there are more. `turns` are the user's up to this one, where a
-    row has several: each but the first reads the answers to the examples before it. `category` is the row's kind.
-    `token_ids` are the prompt where the row gives it as token ids.
+    `messages` are the input of a chat template; empty for plain text. `shortened`: the task gives only the first words
+    of the row (`prompt_words`), and there are more. `turns` are the user's up to this one, if a row has several: each
+    but the first reads the answers to the examples before it. `category` is the row's kind. `token_ids` are the prompt
+    if the row gives it as token ids.
     """
 
     index: int
@@ -133,7 +133,7 @@ class Task:
     config: TaskConfig
 
     def examples(self, limit: int | None, later_turns: bool = True) -> list[Example]:
-        """The first `limit` examples, each turn of a row by itself; without `later_turns` the first turns alone.
+        """The first `limit` examples, each turn of a row by itself; without `later_turns` only the first turns.
 
         Raises UserError if there is no row, or a field is missing.
         """
@@ -149,7 +149,7 @@ class Task:
         return (one for one in rest if len(one.turns) < 2 and one.turn < 2)
 
     def spare_text(self) -> Iterator[str]:
-        """The training text, where it is in a file; else none."""
+        """The training text if it is in a file, otherwise none."""
         return self.training_text() if self.config.train_path or self.config.train_shipped else iter(())
 
     def _examples(self) -> Iterator[Example]:
@@ -198,7 +198,7 @@ class Task:
             )  # fmt: skip
 
     def _token_ids(self, index: int, group: Sequence[Row]) -> Example | None:
-        """The example of a row that gives its prompt as token ids; None where it gives text."""
+        """The example of a row that gives its prompt as token ids; None if it gives text."""
         config, row = self.config, group[0]
         if config.source_field is None or config.template is not None or (ids := prompt_ids_of(row)) is None:
             return None
@@ -250,7 +250,7 @@ class Task:
             raise UserError(f"task.rows_per_prompt={rows}: must be 1 for conversations ({group[0].where})")
 
     def _conversation(self, index: int, group: Sequence[Row]) -> Example | None:
-        """The example that the messages of a row make; None where it holds none."""
+        """The example that the messages of a row make; None if it holds none."""
         config, row = self.config, group[0]
         if config.source_field is None or config.template is not None:
             return None
@@ -329,7 +329,7 @@ class Task:
 
 
 # The forms of prompts in files: `prompt`, `turns`, `instruction` with `input`, or fields that a template joins.
-FIELDS = ("prompt", "turns", "instruction")  # each is read where the field that a task names is another of these
+FIELDS = ("prompt", "turns", "instruction")  # each is read if the field that a task names is another of these
 INPUT = "input"  # what an instruction is about, in rows like Alpaca's
 PLACE = re.compile(r"\{(\w+)\}")
 ANSWERING = "assistant:"  # ends the transcript of a conversation for a model without a chat template

@@ -37,7 +37,7 @@ class Row:
     fields: dict[str, object]
 
     def text(self, name: str, way_out: str) -> str:
-        """The text in the field `name`. Raises UserError, which ends in `way_out`, where there is no text in it."""
+        """The text in the field `name`. Raises UserError, which ends in `way_out`, if there is no text in it."""
         value = self.fields.get(name)
         if isinstance(value, str):
             return value
@@ -50,9 +50,9 @@ def read_rows(path: Path) -> Iterator[Row]:
     """The rows of a file, or of all files of a folder in the order of their names.
 
     The suffix gives the format: .jsonl, .json or .ndjson is an object a line, or one array of objects; .csv or .tsv
-    names its fields in the first line; .parquet is a table; of any other file each line is a row with the field
-    `text`. A folder may also be one that `datasets` saved. A byte order mark is left out. Raises UserError for no file,
-    no row, or a row that cannot be read; the message names file and line.
+    names its fields in the first line; .parquet is a table; in any other file each line is a row with the field `text`.
+    A folder may also be one that `datasets` saved. A byte order mark is left out. Raises UserError for no file, no row,
+    or a row that cannot be read; the message names file and line.
     """
     if any((path / name).is_file() for name in SAVED):
         yield from _saved_rows(path)
@@ -79,7 +79,7 @@ def read_rows(path: Path) -> Iterator[Row]:
 
 
 def _require_rows(path: Path) -> None:
-    """Raises UserError where a file begins as one of another kind does, whose bytes would be read as prompts."""
+    """Raises UserError if a file begins as one of another kind does, whose bytes would be read as prompts."""
     try:
         with border.open_regular(path) as opened:
             start = opened.read(8)
@@ -209,7 +209,7 @@ TEXT_IDS = ("prompt",)  # fields that may hold them in place of text
 
 
 def prompt_ids_of(row: Row) -> list[int] | None:
-    """The prompt as token ids, as servers log it; None where the row has none.
+    """The prompt as token ids, as servers log it; None if the row has none.
 
     A list of messages or turns in a field that may hold text is a conversation. Raises UserError for a list of anything
     else.
@@ -223,7 +223,7 @@ def prompt_ids_of(row: Row) -> list[int] | None:
 
 
 def token_ids(row: Row, name: str) -> list[int]:
-    """The list of token ids in the field `name`. Raises UserError for an element that is none."""
+    """The list of token ids in the field `name`. Raises UserError for any other element."""
     values = row.fields[name]
     assert isinstance(values, list)
     for value in values:
@@ -238,7 +238,7 @@ Message = dict[str, str]  # 'role' and 'content'
 
 
 def messages_of(row: Row, field: str) -> list[Message] | None:
-    """The messages in `field`, or in `messages` if the row lacks it; None where there is text instead.
+    """The messages in `field`, or in `messages` if the row lacks it; None if there is text instead.
 
     Raises UserError if a message has no role or no text.
     """
@@ -258,7 +258,7 @@ def _message(row: Row, number: int, message: object) -> Message:
 
 
 def split_answer(messages: Sequence[Message]) -> tuple[list[Message], str | None]:
-    """The messages to answer, and the answer where the last message is the assistant's."""
+    """The messages to answer, and the answer if the last message is the assistant's."""
     if messages[-1]["role"] == "assistant":
         return list(messages[:-1]), messages[-1]["content"]
     return list(messages), None

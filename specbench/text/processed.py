@@ -26,7 +26,7 @@ def drawing(sampling: SamplingConfig) -> Sampling:
 
 
 def processed(model: Model, sampling: SamplingConfig, vocabulary: Vocabulary) -> Model:
-    """`model` with its logits processed as `sampling` says; `model` itself where they are not.
+    """`model` with its logits processed as `sampling` says; `model` itself if they are not processed.
 
     Raises UserError if the vocabulary does not support it.
     """
@@ -35,7 +35,7 @@ def processed(model: Model, sampling: SamplingConfig, vocabulary: Vocabulary) ->
 
 
 class ProcessedModel(WrappedModel):
-    """`model` with processed logits, which are those of the tokenizer's vocabulary."""
+    """`model` with processed logits over the tokenizer's vocabulary."""
 
     def __init__(self, model: Model, processors: Processors) -> None:
         super().__init__(model)

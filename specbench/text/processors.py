@@ -1,4 +1,4 @@
-"""What servers do to logits before they sample: biases, penalties, tokens that are forbidden or forced, a pattern.
+"""Changes of logits that servers make before sampling: biases, penalties, forbidden or forced tokens, a pattern.
 
 Each is a function of the tokens before a position, drafted tokens included, so that rolling back tokens rolls back
 their state. The definitions, in the order in which `transformers` applies its processors:
@@ -10,13 +10,13 @@ their state. The definitions, in the order in which `transformers` applies its p
   have already is left out;
 - frequency and presence penalty (the OpenAI API; vLLM's `SamplingParams`): of each token of the completion, the first
   is subtracted for each occurrence, the second once;
-- bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out where the rest of it came before;
+- bad words (`NoBadWordsLogitsProcessor`): the last token of a sequence is left out after the rest of it;
 - minimum length (`MinNewTokensLengthLogitsProcessor`): no end of sequence before so many tokens;
 - suppressed tokens (`SuppressTokensLogitsProcessor`): left out everywhere;
 - forced first tokens (`ForcedBOSTokenLogitsProcessor`, for any number of them): all others are left out, whatever else
   forbids them;
-- a regular expression: only tokens with which the completion can still become a match, and the end where it is one or
-  no other token remains.
+- a regular expression: only tokens with which the completion can still become a match, and the end if it is one or no
+  other token remains.
 
 Shapes: L positions, V tokens of the vocabulary.
 """
@@ -39,7 +39,7 @@ MOST_TEXTS = 4096  # whose allowed tokens are cached
 
 @dataclass(frozen=True)
 class Processors:
-    """What is done to the logits of one vocabulary; `ends` are its tokens that end a completion."""
+    """The changes of logits over one vocabulary; `ends` are its tokens that end a completion."""
 
     size: int
     ends: frozenset[int]
@@ -173,7 +173,7 @@ class Pattern:
     """A compiled regular expression over completions, as the tokens that may follow one.
 
     The package `regex` says whether a text can still become a match ("partial match"). A token that ends within a
-    character is left out; where no token can follow, the end does.
+    character is left out; if no token can follow, the end does.
     """
 
     def __init__(self, compiled: Any, vocabulary: Vocabulary) -> None:
@@ -217,7 +217,7 @@ class Pattern:
 
 
 def processors(sampling: SamplingConfig, vocabulary: Vocabulary, ends: frozenset[int]) -> Processors | None:
-    """The processors of a config; None where there are none.
+    """The processors of a config; None if there are none.
 
     Raises UserError if the vocabulary does not support them.
     """

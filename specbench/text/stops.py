@@ -38,5 +38,5 @@ class Stops:
 
 
 def stops_of(strings: Sequence[str], vocabulary: Vocabulary) -> Stops | None:
-    """The stop strings of a config; None where there are none."""
+    """The stop strings of a config; None if there are none."""
     return Stops(strings, vocabulary) if strings else None

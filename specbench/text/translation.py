@@ -43,10 +43,10 @@ class Overlap:
 
 
 class Translation:
-    """The translation from the tokens of `target` to those of `draft`.
+    """The translation from the tokens of `target` to the tokens of `draft`.
 
     Tokens are shared that spell the same bytes, and special tokens that are written the same; and the two ends of text,
-    however they are written. The pairs are one to one, so that the draft's probability of a token is that of one token
+    however they are written. The pairs are one to one, so that the draft's probability of a token belongs to one token
     of the target.
     """
 
@@ -102,7 +102,7 @@ class Translation:
         return found + self.to.continuation(spelled[:ready]), spelled[ready:]
 
     def _runs(self, tokens: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:
-        """What `tokens` spell up to each special token, and that token to the draft, if both know it; then the rest."""
+        """The bytes of `tokens` up to each special token, and the draft's such token if both have it; then the rest."""
         spelled = b""
         for token in tokens:
             if token in self.from_.bytes_of:
@@ -115,8 +115,8 @@ class Translation:
     def back(self, written: Sequence[int], spelled: bytes) -> list[int]:
         """The target's tokens of the text `spelled` that follows the target's tokens `written`.
 
-        They are those that the tokenizer has after `written`; where it would have cut `written` elsewhere, so that no
-        token begins at its end, those of the new text by itself. A character that is not complete is left out.
+        They are the tokenizer's tokens after `written`. If it would have cut `written` elsewhere, so that no token
+        begins at its end, they are the tokens of the new text by itself. An incomplete character is left out.
         """
         spelled = spelled[: len(spelled) - unfinished(spelled)]
         before = b""
@@ -211,7 +211,7 @@ class TranslatedModel(WrappedModel):
         self._of_draft = {theirs: ours for ours, theirs in pairs}
 
     def ours(self, theirs: int) -> list[int]:
-        """The target's token that is the draft's token `theirs`; none where they share none."""
+        """The target's token that is the draft's token `theirs`; none if they share none."""
         return [self._of_draft[theirs]] if theirs in self._of_draft else []
 
     @property
@@ -260,7 +260,7 @@ class TranslatedSession(Session, ReadsThrough):
         self._first = len(prompt.prefix) - 1  # the number of the prefix's last token
         self._prefix = len(own.prefix)
         self._ids = list(own.prefix)  # the model's own sequence
-        # Of each token from the prefix's last on: where it ends in that sequence, and what of a character is pending.
+        # For each token from the prefix's last on: its end in that sequence, and the pending bytes of a character.
         self._ends: list[tuple[int, bytes]] = []
         self._nodes: list[int] = []  # of an open tree: the model's own
         self._own: list[list[int]] = []  # and which of them each node is read as

@@ -1,8 +1,7 @@
 """Tokens: text to prompts and back, whether two models have the same tokens, and what tokens spell.
 
-Tokenizers write their tokens down in different ways: byte-level BPE has `Ġthe` where sentencepiece has `▁the`, `Ċ`
-where it has `<0x0A>`. Bytes are what they have in common. Special tokens (end of sequence, padding, unknown) spell
-nothing.
+Tokenizers write their tokens down in different ways: byte-level BPE writes `Ġthe` and `Ċ`, sentencepiece `▁the` and
+`<0x0A>`. They have bytes in common. Special tokens (end of sequence, padding, unknown) spell nothing.
 """
 
 import json
@@ -52,7 +51,7 @@ class Vocabulary:
     def prompt(self, text: str, suffix: str, max_source_tokens: int) -> Prompt:
         """`text` as a prompt of at most `max_source_tokens` tokens.
 
-        Of a longer text an encoder reads the beginning, and so does a decoder-only model where a `suffix` follows,
+        Of a longer text an encoder reads the beginning, and so does a decoder-only model if a `suffix` follows,
         which is never cut. Without a suffix a decoder-only model continues the text's end, which is kept.
         """
         if not text and not self.is_encoder_decoder:
@@ -75,7 +74,7 @@ class Vocabulary:
 
     @property
     def thinking_tags(self) -> tuple[str, str] | None:
-        """What the chat template marks the beginning and the end of thinking with; None where it does not."""
+        """The strings by which the chat template marks the beginning and the end of thinking; None if it has none."""
         template = str(getattr(self.tokenizer, "chat_template", None) or "")
         return next((tags for tags in THINKING_TAGS if tags[0] in template or tags[1] in template), None)
 
@@ -123,7 +122,7 @@ class Vocabulary:
         return begins, ids[-1:] == [self.tokenizer.eos_token_id] != plain[-1:]
 
     def _tokenize(self, text: str, add_special_tokens: bool = True) -> list[int]:
-        """The ids of `text`; of a decoder-only model it begins once and does not end, since it is to be continued."""
+        """The ids of `text`; for a decoder-only model it begins once and does not end, since it is to be continued."""
         ids = self._tokenized(text, add_special_tokens)
         if self.is_encoder_decoder or not add_special_tokens:
             return ids
@@ -146,7 +145,7 @@ class Vocabulary:
         return ids
 
     def _end(self, ids: list[int], room: int) -> tuple[int, ...]:
-        """The last `room` tokens, the first of which is the token that begins every text, where `ids` begin with it."""
+        """The last `room` tokens, the first of which is the token that begins every text, if `ids` begin with it."""
         if len(ids) <= room:
             return tuple(ids)
         begins_text = ids[0] == self.tokenizer.bos_token_id and ids.count(ids[0]) == 1
@@ -162,7 +161,7 @@ class Vocabulary:
         return ids if end is None else [*ids, end]
 
     def continuation(self, text: str) -> list[int]:
-        """The tokens of `text` alone, without those that begin or end one."""
+        """Only the tokens of `text`, without tokens that begin or end one."""
         return self._tokenize(text, add_special_tokens=False)
 
     def text(self, tokens: Sequence[int]) -> str:
@@ -172,7 +171,7 @@ class Vocabulary:
     def pieces(self, tokens: Iterable[int]) -> dict[int, str]:
         """Each token as it stands inside a text, with the space before a new word; for showing tokens one by one.
 
-        The tokenizer's own decoder says it, of the token after a word: what it writes more than for the word alone.
+        The tokenizer's own decoder writes a word and the token after it; a piece is what the word by itself lacks.
         """
         word = next((token for token in range(self.size) if _is_word(self._decode([token]))), None)
         before = "" if word is None else self._decode([word])
@@ -280,7 +279,7 @@ class Spelling:
         return bool(ids) and self.bytes_of.get(ids[0], b"").startswith(b" ")
 
     def tokens(self) -> dict[bytes, int]:
-        """The token of each spelling. Of several the first that is no byte token."""
+        """The token of each spelling; among several the first that is no byte token."""
         found: dict[bytes, int] = {}
         of_bytes = set(self.byte_tokens.values())
         for number in sorted(self.bytes_of, key=lambda number: (number in of_bytes, number)):
@@ -335,7 +334,7 @@ def _kind(described: dict[str, Any]) -> str | None:
 
 
 def _steps(step: dict[str, Any] | None) -> Iterator[dict[str, Any]]:
-    """The steps of a decoder, normalizer or pre-tokenizer, those of a sequence one after another."""
+    """The steps of a decoder, normalizer or pre-tokenizer, in order for a sequence of them."""
     if step is None:
         return
     inner = next((step[name] for name in ("decoders", "pretokenizers", "normalizers") if name in step), None)

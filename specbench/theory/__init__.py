@@ -55,7 +55,7 @@ def horizontal_improvement(
 def horizontal_lengths(
     alphas: Sequence[float], costs: Sequence[float], verify_costs: Mapping[int, float]
 ) -> tuple[int, ...]:
-    """The lengths, at least 1 each, that maximise `horizontal_improvement`; of equals the shortest.
+    """The lengths, at least 1 each, that maximise `horizontal_improvement`; among equals the shortest.
 
     `verify_costs` is the verification cost by drafted tokens: with v = 1 a free draft would have no optimal length.
     Only sums of lengths that it contains are considered; if it is empty, the result is empty.
@@ -81,11 +81,11 @@ def tree_improvement(tokens: float, depth: float, c: float, verify_cost: float =
 
 @dataclass(frozen=True)
 class Roofline:
-    """What a run of a model over n tokens takes at least: it reads all weights once, and multiplies each with n rows.
+    """The least time of a run of a model over n tokens: it reads all weights once, and multiplies each with n rows.
 
-    `reading` is the time in which the weights are read, `multiplying` that of one token's multiply-adds, both at a
-    device's fastest (Williams et al. 2009, "Roofline"). Of a mixture of experts these are a step's weights, of which
-    `expert_share` are those of the experts of one token.
+    `reading` is the time to read the weights, `multiplying` the time of one token's multiply-adds, both at a device's
+    fastest (Williams et al. 2009, "Roofline"). For a mixture of experts these are a step's weights, and `expert_share`
+    is the share of one token's experts among them.
     """
 
     reading: float
@@ -98,7 +98,7 @@ class Roofline:
         return max(reading, tokens * self.multiplying)
 
     def verify_cost(self, tokens: float, experts: float = 1.0) -> float:
-        """v(tokens) where a run takes as many times its least time as a step does."""
+        """v(tokens) if a run takes as many times its least time as a step does."""
         return self.of_run(tokens, experts) / self.of_run(1)
 
     @property

@@ -12,10 +12,10 @@ Table = tuple[NDArray[np.int64], NDArray[np.intp]]
 
 
 def best_size(acceptance: Acceptance, verify: Mapping[int, float], level: float, depth: int) -> tuple[int, int, float]:
-    """The size and depth with the fastest best tree, and its speedup G(n, d) / (t(n) + d c); of equals the smallest.
+    """The size and depth with the fastest best tree, and its speedup G(n, d) / (t(n) + d c); among equals the smallest.
 
-    `verify[n]` is t(n), the cost of verifying n tokens in target steps, and `level` is c. Sizes are those of `verify`,
-    depths from 1 to `depth` (Chen et al. 2024, "Sequoia", section 4).
+    `verify[n]` is t(n), the cost of verifying n tokens in target steps, and `level` is c. Sizes are taken from
+    `verify`, depths from 1 to `depth` (Chen et al. 2024, "Sequoia", section 4).
     """
     found = (2, 1, 0.0)
     for levels, value in enumerate(_values(acceptance, max(verify), depth), 1):
@@ -48,7 +48,7 @@ def best_shape(acceptance: Acceptance, size: int, depth: int | None = None) -> T
 
 
 def _by_depth(acceptance: Acceptance, size: int, levels: int) -> Iterator[tuple[NDArray[np.float64], Table]]:
-    """For subtrees of 1, 2, ... levels the expected tokens by the number of nodes, and how they come about.
+    """The expected tokens of subtrees of 1, 2, ... levels by the number of nodes, and the choices that give them.
 
     The last level of each is level `levels` of the tree.
     value[d][n] = 1 + the best sum over children of the subtree of a node, of n nodes and d levels below it. With b
@@ -62,7 +62,7 @@ def _by_depth(acceptance: Acceptance, size: int, levels: int) -> Iterator[tuple[
         with_children = [leaf]
         taken = np.zeros((len(ranks) + 1, size + 1), np.int64)
         for rank, accepted in enumerate(ranks, 1):
-            subtree = np.where(value > 0, accepted * value, IMPOSSIBLE)  # also where the acceptance is 0
+            subtree = np.where(value > 0, accepted * value, IMPOSSIBLE)  # also if the acceptance is 0
             before, here = with_children[-1], np.full(size + 1, IMPOSSIBLE)
             for nodes in range(2, size + 1):
                 sums = before[nodes - 1 : 0 : -1] + subtree[1:nodes]

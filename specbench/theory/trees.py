@@ -2,10 +2,9 @@
 
 A tree's shape: the parent of each node, level by level, siblings by rank.
 
-Ranks are counted from 0: the child of rank k is the k-th that is tried. `acceptance[k]` (P) is the probability that,
-of a node's children, that of rank k is accepted; it may differ from level to level. Sizes count the root, the last
-token of the text, which the target reads with the tree: a tree of size n costs what a chain of n - 1 drafted tokens
-costs.
+Ranks are counted from 0: the child of rank k is the k-th that is tried. `acceptance[k]` (P) is the probability that a
+node's child of rank k is the accepted one; it may differ from level to level. Sizes count the root, the last token of
+the text, which the target reads with the tree: a tree of size n costs what a chain of n - 1 drafted tokens costs.
 """
 
 from collections.abc import Sequence
@@ -88,7 +87,7 @@ class TreeShape:
 
     @cached_property
     def first_children(self) -> list[int]:
-        """The first child of the root, then of each node, where it has children."""
+        """The first child of the root, then of each node, if it has children."""
         return [0, *accumulate(self.children[:-1])]
 
     @property
@@ -96,7 +95,7 @@ class TreeShape:
         return max(self.children)
 
     def truncated(self, size: int) -> "TreeShape":
-        """The `size` nodes, root included, with the least depth plus ranks on their path; of equals the shallower."""
+        """The `size` nodes, root included, with the least depth plus ranks on their path; ties go to the shallower."""
         sums: list[int] = []
         for node, parent in enumerate(self.parents):
             sums.append(self.ranks[node] + (0 if parent == ROOT else sums[parent]))
@@ -114,7 +113,7 @@ class TreeShape:
 def expected_tree_tokens(shape: TreeShape, acceptance: Acceptance) -> float:
     """Expected tokens of a pass, the bonus token included (Chen et al. 2024, "Sequoia", Proposition 3.4).
 
-    The sum over all nodes of the product of the acceptance of the ranks on the path to it. Ranks past the end of
+    It is the sum over all nodes of the product of the acceptances by rank along the node's path. Ranks past the end of
     `acceptance` count as 0.
     """
     products: list[float] = []

@@ -1,6 +1,6 @@
 """Checkpoints of a training that are whole: a kill or a full disk leaves part of one.
 
-A checkpoint is whole if the digests written after it are those of its files.
+A checkpoint is whole if the digests written after it match its files.
 """
 
 from __future__ import annotations

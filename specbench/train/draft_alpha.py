@@ -39,7 +39,7 @@ class Alpha:
 
 
 def in_words(interval: Interval, digits: int) -> str:
-    """A value with its bounds, where it has any."""
+    """A value with its bounds, if it has any."""
     bounds = "" if interval.low is None else f" [{interval.low:.{digits}f}, {interval.high:.{digits}f}]"
     return f"{interval.value:.{digits}f}{bounds}"
 
@@ -53,7 +53,7 @@ def target_outputs(
     seed: int = 0,
     progress: bool = False,
 ) -> list[Ids]:
-    """What the target `model` (`engine_of`) writes for the first of `sources`, which `alpha` is measured on.
+    """The target's outputs by `model` (`engine_of`) for the first of `sources`, on which `alpha` is measured.
 
     It ends when it has written as many tokens as `specbench alpha` scores.
     """

@@ -1,4 +1,4 @@
-"""What a recipe leaves open and its target decides: the kind of text, the family, the field, and the depths of taps.
+"""Settings that a recipe leaves to its target: the kind of text, the family, the field, and the depths of taps.
 
 The general recipes (`medusa`, `eagle`, …) are written for an encoder-decoder target that translates. With a
 decoder-only target the same recipe trains on running text. Only the target's config is read, no weights.
@@ -61,16 +61,16 @@ def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
 
 
 def usual_taps(layers: int) -> list[int]:
-    """EAGLE-3's depths in a target of `layers` decoder layers: 2, n/2 and n-3, or thirds where these are not in order.
+    """EAGLE-3's depths in a target of `layers` decoder layers: 2, n/2 and n-3, or thirds if these are not in order.
 
-    Li et al. 2025 (2503.01840) fuse a low, a middle and a high depth; 2, n/2 and n-3 are those of their code.
+    Li et al. 2025 (2503.01840) fuse a low, a middle and a high depth; 2, n/2 and n-3 are taken from their code.
     """
     theirs = [2, layers // 2, layers - 3]
     return theirs if theirs == sorted(set(theirs)) else sorted({layers // 3, 2 * layers // 3, layers})
 
 
 def with_depths(recipe: Recipe, config: Any) -> Recipe:
-    """`recipe` with the usual depths where what it trains reads the target's states and it names none.
+    """`recipe` with the usual depths if what it trains reads the target's states and it names none.
 
     A block drafter never reads the last, whose state is the head's. Raises UserError for a depth that the target, whose
     `transformers` config this is, has not.
@@ -112,7 +112,7 @@ def _text_plan(plan: DataPlan, given: Collection[str], completes: bool) -> DataP
         plan = replace(plan, test={name: file for name, file in plan.test.items() if file not in own})
     there = [file for file in plan.path if Path(resolve(file)).exists()]  # training reports the others
     row = next(chain.from_iterable(islice(read(file), 1) for file in there), None)
-    # Of running text the key stays unset, as in the fingerprints of trainings that began before there was such a key.
+    # For running text the key stays unset, as in the fingerprints of trainings that began before the key existed.
     if plan.completions is None and completes and "data.text" not in given and row is not None and is_prompt(row):
         plan = replace(plan, completions=True)
     if plan.completions:
@@ -123,7 +123,7 @@ def _text_plan(plan: DataPlan, given: Collection[str], completes: bool) -> DataP
 
 
 def _prompt_plan(plan: DataPlan, given: Collection[str]) -> DataPlan:
-    """`plan` for prompts to complete: without those of the tasks that ship, and of any usual length."""
+    """`plan` for prompts to complete: without the shipped tasks' prompts, and of any usual length."""
     if "data.max_source" not in given:
         plan = replace(plan, max_source=PROMPT_TOKENS)
     if "data.exclude" in given:

@@ -1,4 +1,4 @@
-"""Training something small on a frozen target: what heads and EAGLE's layer share.
+"""Training something small on a frozen target: shared parts of heads and EAGLE's layer.
 
 Both read what the target computes, learn towards its distribution, are measured instead of a draft, and are saved
 with what they belong to. Independent of files or the Trainer.
@@ -77,7 +77,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
     @contextmanager
     def head_inputs(self) -> Iterator[list[torch.Tensor]]:
-        """What the target's head reads, of each run."""
+        """The input of the target's head, for each run."""
         states: list[torch.Tensor] = []
         hook = self.target.get_output_embeddings().register_forward_pre_hook(lambda _, read: states.append(read[0]))
         try:
@@ -93,7 +93,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
     def loss_of(self, output: S, labels_BT: torch.Tensor) -> torch.Tensor:
         """The loss on one batch.
 
-        Label t is that of the decoder's row t, or for decoder-only targets its token t; -100 does not count.
+        Label t belongs to the decoder's row t, or for decoder-only targets to its token t; -100 does not count.
         """
 
     @abstractmethod
@@ -132,7 +132,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         return logits
 
     def _read_once(self, given: dict[str, torch.Tensor]) -> S:
-        """`read`, or what it returned last, where it was of the same batch: the drafts `as_draft` share it."""
+        """`read`, or its last result if the batch is the same: the drafts `as_draft` share it."""
         before = self._last_read
         if (
             before is None

@@ -1,4 +1,4 @@
-"""What is trained, measured on rows it has not seen: BLEU, ROUGE-L beside lead-3, and α of a draft."""
+"""Trained weights measured on rows that they have not seen: BLEU, ROUGE-L beside lead-3, and α of a draft."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def bleu_metric(tokenizer: PreTrainedTokenizerFast) -> Callable[[EvalPrediction]
 def greedy_texts(
     model: PreTrainedModel, tokenizer: PreTrainedTokenizerFast, sources: list[Ids], max_new_tokens: int
 ) -> list[str]:
-    """What the model greedily writes for each source, in words."""
+    """The model's greedy output for each source, as text."""
     outputs = write_outputs(
         model,
         sources,
@@ -84,12 +84,12 @@ def measure(
 
 
 def prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> dict[str, list[Ids]]:
-    """What a model is given to write from: the rows held out, and each test file of the recipe."""
+    """The inputs of a model's outputs: the rows held out, and each test file of the recipe."""
     return {name: _prompts(rows, recipe, tokenizer, name) for name, rows in _tests(recipe, held).items()}
 
 
 def held_out_prompts(recipe: Recipe, held: list[Row], tokenizer: PreTrainedTokenizerFast) -> list[dict[str, Any]]:
-    """The rows that `specbench run` takes as a task: the held-out prompts, or those of the first test file."""
+    """The rows that `specbench run` takes as a task: the held-out prompts, or the first test file's."""
     for name, rows in _tests(recipe, held).items():
         if recipe.data.completions:
             return [as_task_row(row, uses_template(recipe.data, tokenizer)) for row in rows]

@@ -1,4 +1,4 @@
-"""What a draft loses against its target; without the Trainer, since drafts that learn while they decode use it too."""
+"""The losses of a draft against its target; without the Trainer, since drafts that learn also use them."""
 
 import torch
 import torch.nn.functional as F

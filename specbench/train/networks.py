@@ -59,7 +59,7 @@ def build(shape: ModelShape, tokenizer: PreTrainedTokenizerFast, dtype: torch.dt
 def as_target(recipe: Recipe) -> PreTrainedModel:
     """A network of `distill.target`'s architecture and widths, with `model.decoder_layers` layers and new weights.
 
-    Raises UserError where the target has fewer layers.
+    Raises UserError if the target has fewer layers.
     """
     config = copy.deepcopy(load_config(recipe.distill.target or "", recipe.distill.revision))
     text, layers = config.get_text_config(), recipe.model.decoder_layers
@@ -210,7 +210,7 @@ def check_same_vocabulary(target_tokens: dict[str, int], draft_tokens: dict[str,
 
 
 def borrow(draft: PreTrainedModel, target: PreTrainedModel) -> None:
-    """Start the draft from the target: its embeddings and, where the widths are the same, some of its layers.
+    """Start the draft from the target: its embeddings and, if the widths are the same, some of its layers.
 
     Training then has little left to find: tokens alike for the target are alike for the draft from the first step.
     """
@@ -265,7 +265,7 @@ def _borrow_layers(ours: T5Stack, theirs: T5Stack) -> None:
 
 
 def _borrow_blocks(ours: nn.ModuleList, theirs: nn.ModuleList) -> bool:
-    """Layers of the same shape, evenly spaced from the first to the last; one layer alone is the first."""
+    """Layers of the same shape, evenly spaced from the first to the last; a single layer is the first."""
     shapes = [{name: weight.shape for name, weight in blocks[0].state_dict().items()} for blocks in (ours, theirs)]
     if len(ours) > len(theirs) or shapes[0] != shapes[1]:
         return False

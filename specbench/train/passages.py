@@ -103,7 +103,7 @@ def _passages(run: list[str], plan: PassagePlan, draw: random.Random) -> Iterato
     """Passages, sentence by sentence, that begin at every few sentences and so overlap, but have different leads.
 
     Their lengths are spread evenly over orders of magnitude. A short one, also part of a sentence, is its own summary:
-    on these a model learns to copy first; on long passages alone it did not in the same number of steps.
+    on these a model learns to copy first; on only long passages it did not in the same number of steps.
     """
     start = 0
     least, most = plan.words

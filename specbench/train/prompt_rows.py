@@ -89,7 +89,7 @@ def _long_sentences(texts: Iterable[str]) -> Iterable[str]:
 
 
 def _held_texts(file: str) -> Iterable[str]:
-    """What must not be trained on: every turn of a prompt, or the text of a row that is none."""
+    """The texts that must not be trained on: every turn of a prompt, or the text of a row that is no prompt."""
     for row in read_rows(Path(resolve(file))):
         if any(name in row.fields for name in PROMPT_FIELDS):
             messages = messages_of(row, "prompt")

@@ -99,7 +99,7 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
 
 @dataclass(frozen=True)
 class _Begun:
-    """A training whose parts are loaded; `model` is a learner where something small is trained on `target`."""
+    """A training whose parts are loaded; `model` is a learner if something small is trained on `target`."""
 
     held: list[Row]
     tokenizer: PreTrainedTokenizerFast
@@ -264,7 +264,7 @@ def make_trainer(
 
 
 def make_learner(recipe: Recipe, target: PreTrainedModel, train_set: Dataset) -> FrozenTargetLearner[Any]:
-    """What `recipe` trains on `target`: the learner that the config of its kind of draft names."""
+    """The learner that `recipe` trains on `target`, named by the config of its kind of draft."""
     kind = DRAFT_KINDS[recipe.kind]
     assert issubclass(kind, TrainedConfig)
     learner: Callable[..., FrozenTargetLearner[Any]] = named(kind.learner)

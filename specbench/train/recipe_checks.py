@@ -97,7 +97,7 @@ def _require_numbers(recipe: Recipe) -> None:
 
 
 def _require(recipe: Recipe, name: str, allows: Callable[[Any], bool], allowed: str) -> None:
-    """Raise UserError where the value of the key `name` is not `allowed`."""
+    """Raise UserError if the value of the key `name` is not `allowed`."""
     if not allows(value := attrgetter(name)(recipe)):
         raise UserError(f"{name} is {value}: it must be {allowed}")
 
@@ -119,7 +119,7 @@ def _require_choice(recipe: Recipe, name: str, allowed: tuple[str, ...]) -> None
 
 
 def _check_kind(recipe: Recipe) -> None:
-    """What is trained, by the options of its kind; those of another kind are refused."""
+    """Check the options of the recipe's kind. Raises UserError for an option of another kind."""
     _require_choice(recipe, "kind", tuple(PLAN_OF))
     usual, plan = Recipe(), PLAN_OF[recipe.kind]
     for other in dict.fromkeys(filter(None, PLAN_OF.values())):

@@ -18,7 +18,7 @@ from specbench.config.recipes import made_by
 from specbench.errors import UserError
 from specbench.train.recipe_schema import Recipe
 
-MODELS = {  # the options that name a model, and those of their commits
+MODELS = {  # the options that name a model, and the options of their commits
     "model.start_from": "model.revision", "tokenizer.start_from": None, "distill.target": "distill.revision",
     "distill.start_from": None,
 }  # fmt: skip
@@ -71,7 +71,7 @@ def short_name(where: str) -> str:
 def portable(value: Any) -> Any:
     """A recipe as plain values, with file names in place of this machine's folders."""
     if isinstance(value, dict):
-        # Words put before or kept in a text may begin with a slash, too.
+        # Words put before or kept in a text may also begin with a slash.
         return {name: part if name in ("prefix", "keep") else portable(part) for name, part in value.items()}
     if isinstance(value, list):
         return [portable(part) for part in value]

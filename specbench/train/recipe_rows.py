@@ -77,7 +77,7 @@ NEAR_COPY = 0.8
 
 
 def read(where: str) -> Iterator[Row]:
-    """The rows of a file or of a folder of shards; a line of plain text is a row with the field `text`."""
+    """The rows of a file or a folder of shards; a line of plain text is a row with the field `text`."""
     return (row.fields for row in read_rows(Path(resolve(where))))
 
 
@@ -175,8 +175,8 @@ def without_held_out(rows: list[Row], plan: DataPlan, fields: tuple[str, ...]) -
 def joined(rows: list[Row], plan: DataPlan, seed: int) -> list[Row]:
     """Extra rows: the rows that `plan.join` selects, shuffled and joined in twos to fours.
 
-    With `plan.join_related` each is joined a second time, with rows that share its words. Very short sentences alone
-    teach a model to stop early; joined, they also make passages.
+    With `plan.join_related` each is joined a second time, with rows that share its words. Very short sentences by
+    themselves teach a model to stop early; joined, they also make passages.
     """
     if not plan.join:
         return []

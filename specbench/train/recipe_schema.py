@@ -39,7 +39,7 @@ class ModelShape:
 
 @dataclass
 class TokenizerPlan:
-    """`start_from` takes a trained model's tokenizer; else one is fitted on the data and on `extra` text files."""
+    """`start_from` takes a trained model's tokenizer; otherwise one is fitted on the data and on `extra` text files."""
 
     start_from: str | None = key(None, "a model whose tokenizer is taken; unset: one is fitted on the data")
     kind: str = key("unigram", "unigram (T5) | wordpiece (Bert)")

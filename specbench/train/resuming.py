@@ -1,6 +1,6 @@
 """The recipe of the training in a folder.
 
-Checkpoints, the fitted tokenizer and the target's completions are taken up again by the same recipe alone. Beside them
+Only the same recipe resumes from checkpoints, the fitted tokenizer and the target's completions. Beside them
 lies its fingerprint: the values that change the training, and digests of the files that they name.
 """
 

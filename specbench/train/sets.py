@@ -1,4 +1,4 @@
-"""What a recipe trains and is measured on: its rows, and the sets of token ids made of them.
+"""The data of a recipe's training and measurement: its rows, and the sets of token ids made of them.
 
 Independent of networks or Trainers; a distilling recipe passes the target in.
 """
@@ -96,7 +96,7 @@ def training_set(
 def completed(
     recipe: Recipe, rows: list[Row], tokenizer: PreTrainedTokenizerFast, target: PreTrainedModel, output: Path
 ) -> Dataset:
-    """Prompts with the target's own completions, whose tokens alone count."""
+    """Prompts with the target's own completions; only the completions' tokens count."""
     distill = recipe.distill
     prompts = prompt_ids(rows, recipe, tokenizer, "to train on")
     if (longer := len(rows) - len(prompts)) > 0:
@@ -129,7 +129,7 @@ def padded_batch(rows: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch
 
 
 def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:
-    """The features of the recipe's evaluation rows; None where it names none."""
+    """The features of the recipe's evaluation rows; None if it names none."""
     plan = recipe.data
     if not plan.eval_path:
         return None
@@ -162,7 +162,7 @@ def pairs_of_ids(sources: list[list[int]], targets: list[list[int]]) -> Dataset:
 def blocks(rows: list[Row], plan: DataPlan, tokenizer: PreTrainedTokenizerFast) -> Dataset:
     """Texts run together and cut into blocks of `max_target` counted tokens.
 
-    Each is closed by the end-of-sequence token, and begins with the token that begins a text where there is another:
+    Each ends with the end-of-sequence token, and begins with the token that begins a text, if it is another:
     an unconditional completion starts from it (`text.vocabulary.Vocabulary.start`).
     """
     ids = tokenizer([row[plan.text] for row in rows], add_special_tokens=False)["input_ids"]

@@ -1,4 +1,4 @@
-"""What a decoder-only target writes for prompts, by the engine of `specbench run`, several prompts at a time."""
+"""Completions of prompts by a decoder-only target, with the engine of `specbench run`, several prompts at a time."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ AT_ONCE = 4  # times as many are kept together: a stopped training repeats no mo
 
 
 def engine_of(target: PreTrainedModel, size: int) -> EagerModel:
-    """`target` by the engine of `specbench run`, which writes the first `size` tokens alone."""
+    """`target` by the engine of `specbench run`, which writes only the first `size` tokens of the vocabulary."""
     return with_engine("auto", target, size, special_ids(target)[1], "auto")
 
 
 def completions(
     model: EagerModel, sources: Sequence[Ids], *, sampled: bool, max_new_tokens: int, seed: int, first: int = 0
 ) -> Iterator[Ids]:
-    """What `model` (`engine_of`) writes for each of `sources` from the one numbered `first`, in their order.
+    """The completions by `model` (`engine_of`) of `sources` from number `first` on, in their order.
 
     Greedy, or sampled at T=1. Each has a generator of its own, by its number, so that none depends on the others.
     """
@@ -58,7 +58,7 @@ def completions(
 
 
 def _batch_of(model: EagerModel, rows: int) -> Model:
-    """`model` with room for `rows` sequences, or itself where its network cannot read several."""
+    """`model` with room for `rows` sequences, or itself if its network cannot read several."""
     try:
         return Batch.of(model, rows) if rows > 1 else model
     except UserError:

@@ -1,4 +1,4 @@
-"""What a target writes: outputs to learn from, in batches, kept beside the checkpoints."""
+"""Outputs of a target to learn from, in batches, kept beside the checkpoints."""
 
 from __future__ import annotations
 
@@ -138,7 +138,7 @@ class KeptOutput(TypedDict):
 
 
 def kept_outputs(path: Path, sources: list[Ids], make: Callable[[], list[Ids]]) -> list[Ids]:
-    """The outputs in `path` if they are of exactly these sources (a resumed run), else those of `make()`."""
+    """The outputs in `path` if they are of exactly these sources (a resumed run), otherwise of `make()`."""
     if path.is_file():
         try:
             kept: list[KeptOutput] = [border.parse(line, KeptOutput) for line in border.read_text(path).splitlines()]

@@ -46,7 +46,7 @@ def groups_by_size(model: PreTrainedModel, lr: float, weight_decay: float) -> li
 
 
 def seconds_in(file: Path) -> float | None:
-    """The seconds that `Clock` has kept in a file; None, said on stderr, where it holds no number of seconds."""
+    """The seconds that `Clock` has kept in a file; None, said on stderr, if it holds no number of seconds."""
     try:
         text = border.read_text(file, SHORT_FILE).strip()
         seconds = float(border.parse(text, float))
@@ -66,7 +66,7 @@ class Clock(TrainerCallback):
         self.started: float | None = None
 
     def share(self) -> float:
-        """The part of its time that has passed, from 0 to 1; 0 before training begins, or where it has no end."""
+        """The part of its time that has passed, from 0 to 1; 0 before training begins, or if it has no end."""
         if self.started is None or self.most_s is None:
             return 0.0
         return min(1.0, (self.before + time.monotonic() - self.started) / self.most_s)
@@ -142,7 +142,7 @@ def by_clock(factor: Callable[[int], float], steps: int, clock: Clock) -> Callab
 
 
 class DistillTrainer(SizedTrainer):
-    """A `SizedTrainer` whose loss asks the target, too; the mean α of the batches is logged beside the loss."""
+    """A `SizedTrainer` whose loss also asks the target; the mean α of the batches is logged beside the loss."""
 
     def __init__(self, *args: Any, target: PreTrainedModel, kl_weight: float, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)

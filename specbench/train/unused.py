@@ -5,9 +5,9 @@ from collections.abc import Collection
 from specbench.errors import UserError
 from specbench.train.recipe_schema import Recipe
 
-# Of kinds that share a part of the recipe; `recipe_checks` refuses the parts of other kinds.
+# Options of one kind, for kinds that share a part of the recipe; `recipe_checks` refuses the parts of other kinds.
 OF_KIND = {"heads.layers": "medusa", "heads.narrow": "hydra", "block.confidence": "dspark"}
-# Of what the target writes to learn on; and of what an encoder-decoder writes.
+# Options of the target's outputs to learn from, and of an encoder-decoder's.
 OF_OUTPUTS = ("greedy", "sampled", "outputs")
 OF_SOURCES = ("distill.generate_batch", "distill.per_source", "distill.references")
 # What a model that training continues from has, and no key changes.

@@ -178,7 +178,7 @@ class DraftedTree:
 
     @cached_property
     def children(self) -> list[list[int]]:
-        """The children of the root, then those of each node, in order."""
+        """The children of the root, then of each node, in order."""
         found: list[list[int]] = [[] for _ in range(len(self.tokens) + 1)]
         for node, parent in enumerate(self.parents):
             found[parent + 1].append(node)
@@ -196,7 +196,7 @@ class Chance(Protocol):
 
 
 class NodeRows(Protocol):
-    """A row [V] a node: a tensor, a list, or what makes a row when it is asked for."""
+    """One row [V] per node: a tensor, a list, or an object that makes a row on request."""
 
     def __getitem__(self, node: int, /) -> Tensor: ...
 
@@ -210,7 +210,7 @@ def residual(p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
 
 def normalised(excess_LV: Tensor, p_LV: Tensor) -> Tensor:
-    """`excess_LV`, what is left of p, as distributions; p where it is no more than rounding."""
+    """`excess_LV`, what is left of p, as distributions; p for rows whose rest is only rounding."""
     mass_L1 = excess_LV.sum(-1, keepdim=True)
     return torch.where(mass_L1 > RESIDUAL_EPSILON, excess_LV / mass_L1.clamp(min=RESIDUAL_EPSILON), p_LV)
 
@@ -218,15 +218,15 @@ def normalised(excess_LV: Tensor, p_LV: Tensor) -> Tensor:
 class ChainRule(ABC):
     """A rule for chains that decides on the device of p and q, without copies to the host.
 
-    by_argmax: at T = 0 the argmax tokens of p alone determine its verdict, as of every lossless rule that reads the p
+    by_argmax: at T = 0 only the argmax tokens of p determine its verdict, as for every lossless rule that reads the p
         that tokens are sampled from.
     greedy_draft: tokens are drafted by argmax of q at every temperature, so that q is one-hot.
     as_a_whole: it tests a proposal as a whole, and not token by token.
     k_sequential: on trees it is K-SEQ.
-    own_alpha: the name of its own alpha at T > 0, where that is not Algorithm 1's (`drafted_LV`).
+    own_alpha: the name of its own alpha at T > 0, if it is not Algorithm 1's (`drafted_LV`).
     numbers_beforehand: it takes its random numbers in the order of `sampling.DrawnNumbers`.
-    draws_at_each: these are one for each place, where it draws a token, and none for a test.
-    in_c: the same rule in the C kernels, where they have it: with the same random numbers the same verdict, but for
+    draws_at_each: each place takes one number, from which a token is drawn, and tests take none.
+    in_c: the same rule in the C kernels, if they have it. The same random numbers give the same verdict, apart from
         sums that are rounded in another order.
     """
 
@@ -250,7 +250,7 @@ class ChainRule(ABC):
         raise NotImplementedError
 
     def on_chain(self, p_GV: Tensor, proposal: Proposal, generator: torch.Generator) -> Verdict:
-        """The verdict on a chain that the host knows: one call of the C kernels where they have p, q and the rule."""
+        """The verdict on a chain that the host knows, by one call of the C kernels if they have p, q and the rule."""
         rule = self.in_c
         if rule is None or not kernels.are_verified(p_GV, proposal.q_GV):
             return self(p_GV, proposal.q(p_GV), proposal.tokens, generator, proposal.asked)
@@ -263,7 +263,7 @@ class ChainRule(ABC):
         return Verdict.chain(accepted, token)
 
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
-        """The verdict on a tree. Raises ValueError for a rule for chains alone."""
+        """The verdict on a tree. Raises ValueError for a rule that reads only chains."""
         raise ValueError("no rule for trees")
 
     @abstractmethod
@@ -318,7 +318,7 @@ def draw_next(
     bonus: Callable[[Tensor], Tensor],
     generator: Numbers,
 ) -> Tensor:
-    """The token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` were accepted, else from `recovered`."""
+    """Token [1] after `accepted_1` tokens: from `bonus` (p) if all `count` are accepted, otherwise from `recovered`."""
     if isinstance(count, int) and (count == 0 or p_GV.is_cpu):  # the host knows at once which of the two it needs
         accepted = int(accepted_1) if count else 0
         p_1V = p_GV[accepted : accepted + 1]
@@ -387,12 +387,12 @@ class Verification:
 
     @property
     def traits(self) -> ChainRule | type[ChainRule]:
-        """What has the class variables of the rule: for a plain function `ChainRule`, with their defaults."""
+        """The holder of the rule's class variables: for a plain function `ChainRule`, with their defaults."""
         return self.rule if isinstance(self.rule, ChainRule) else ChainRule
 
     @property
     def in_c(self) -> RuleInC | None:
-        """The rule in the C kernels; None where they lack it."""
+        """The rule in the C kernels; None if they lack it."""
         return self.rule.in_c if isinstance(self.rule, ChainRule) else None
 
     @cached_property

@@ -1,8 +1,8 @@
 """The expected acceptance of the rules on trees (`tree_rules`), by formulas on many positions at once.
 
 It is the probability that the first, second, ... child of a node is the accepted child, in expectation over the draws
-of the children: exact where the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`), over a few
-draws of the rejected children where it does (`distinct`).
+of the children. It is exact if the residual depends on no drawn token (`fixed`, `replaced`, `of_k_sequential`),
+otherwise a mean over a few draws of the rejected children (`distinct`).
 
 The bound on all rules is the largest probability with which one of k drafted tokens can be the target's
 (`optimal_acceptance`): the optimal transport between p and the drafted sets (Sun et al. 2023, "SpecTr") accepts with
@@ -37,7 +37,7 @@ class Ranked(NamedTuple):
 
 
 def fixed(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int) -> Ranked:
-    """Acceptance by rank of the `most` likeliest tokens of q: each is accepted where a draw from p is that token."""
+    """Acceptance by rank of the `most` likeliest tokens of q: each is accepted if a draw from p is that token."""
     children_LK = q_LV.topk(min(most, q_LV.shape[-1]), dim=-1).indices
     accepted_LK = p_LV.gather(-1, children_LK)
     return _padded(accepted_LK, (children_LK == written_L1).to(p_LV.dtype), most)
@@ -53,7 +53,7 @@ def _in_rounds(
 ) -> Ranked:
     """Acceptance by rank of `most` children, of which `rounds` exist and are tested in turn.
 
-    `next_law` returns the law of the next child, from that of a child and from the part of it that is accepted.
+    `next_law` returns the law of the next child, given the law of a child and its accepted part.
     """
     reached_L1 = torch.ones_like(p_LV[:, :1])
     left_LV, law_LV, accepted, written = p_LV, q_LV, list[Tensor](), list[Tensor]()
@@ -72,9 +72,9 @@ def distinct(
 ) -> Ranked:
     """Acceptance by rank of `most` draws from q without replacement, tested in rounds.
 
-    The mean over `times` draws of the children that are rejected before each rank; what is accepted of each is
-    integrated out. An unbiased estimate whose sum over the ranks is at most 1, given the token too. Ranks beyond the
-    tokens that q has count as never accepted. Chen et al. 2024, "Sequoia", Algorithm 2.
+    It is the mean over `times` draws of the children that are rejected before each rank; the accepted part of each is
+    integrated out. The estimate is unbiased, and its sum over the ranks is at most 1, also given the token. Ranks
+    beyond the tokens that q has count as never accepted. Chen et al. 2024, "Sequoia", Algorithm 2.
     """
     paths = [_along_a_path(p_LV, q_LV, written_L1, most, generator) for _ in range(times)]
     return Ranked(*(torch.stack(of_each).mean(0) for of_each in zip(*paths, strict=True)))
@@ -90,7 +90,7 @@ def _along_a_path(p_LV: Tensor, q_LV: Tensor, written_L1: Tensor, most: int, gen
 
     def without_a_rejected_child(law_LV: Tensor, both_LV: Tensor) -> Tensor:
         uniform_L = uniforms(len(law_LV), generator, law_LV.device)
-        child_L = drawn(law_LV - both_LV, uniform_L).clamp(min=0)  # any child where none is rejected
+        child_L = drawn(law_LV - both_LV, uniform_L).clamp(min=0)  # any child if none is rejected
         rest_LV = law_LV.scatter(-1, child_L.unsqueeze(-1), 0.0)
         mass_L1 = rest_LV.sum(-1, keepdim=True)
         return torch.where(mass_L1 > 0, rest_LV / mass_L1, 0.0)
@@ -162,7 +162,7 @@ SINGLES, RUNS = 48, 32
 def optimal_acceptance(p_V: Numbers, q_V: Numbers, drafts: int, replaced: bool) -> Numbers:
     """The bound [K] for 1, 2, ... `drafts` tokens drawn from q, independent if `replaced`, otherwise distinct.
 
-    Of distinct draws from more than `SINGLES` tokens the likeliest are treated one by one, and the rest in runs of
+    For distinct draws from more than `SINGLES` tokens, the likeliest are treated one by one, and the rest in runs of
     neighbours, as tokens so rare that none is drawn for certain; the tests show an error below 1e-3.
     """
     drawn_V = q_V > 0
@@ -183,7 +183,7 @@ def optimal_acceptance(p_V: Numbers, q_V: Numbers, drafts: int, replaced: bool) 
 
 
 def _groups(q_V: Numbers) -> tuple[NDArray[np.intp], NDArray[np.bool_]]:
-    """Where each group of tokens begins, and whether it is one of the likeliest tokens alone."""
+    """Where each group of tokens begins, and whether it is a single one of the likeliest tokens."""
     single_V = np.zeros(len(q_V), bool)
     single_V[np.argsort(-q_V, kind="stable")[:SINGLES]] = True
     starts_V = single_V.copy()
@@ -198,8 +198,9 @@ def _distinct_inside(q_G: Numbers, single_G: NDArray[np.bool_], drafts: int) -> 
     """[K, G]: Pr(the first k distinct draws are among the first g groups).
 
     Distinct draws come in the order of exponential clocks with rates q: all are inside if k clocks inside ring before
-    the first outside. Integrated over the time of that ring. The number of rings inside is a sum of independent
-    variables: of single tokens (Poisson binomial), and of those in runs, each too rare to ring twice (Poisson).
+    the first outside. The probability is integrated over the time of that ring. The number of rings inside is a sum of
+    independent variables: for single tokens (Poisson binomial), and for tokens in runs, each too rare to ring twice
+    (Poisson).
     """
     inside_G = np.cumsum(q_G)
     outside_G = np.maximum(0.0, inside_G[-1] - inside_G)

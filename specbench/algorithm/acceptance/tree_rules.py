@@ -5,8 +5,8 @@ can be run with a generator or enumerated outcome by outcome. On a chain each ru
 verification), on the same uniform numbers.
 
 Multi-round speculative sampling tests the children of a node one after the other, and descends into the first that is
-accepted. A rejected child leaves a residual R of the target's distribution p, which the next child is tested on. What D
-it is tested with must be its law given all that was drawn before it:
+accepted. A rejected child leaves a residual R of the target's distribution p, on which the next child is tested. The
+test needs the child's law D given all that was drawn before it:
 
 - `WithReplacement`: each child an independent draw from its own q (Miao et al. 2024, "SpecInfer", Algorithm 2,
   Theorem 4.2); children of several drafts may be merged.
@@ -14,8 +14,8 @@ it is tested with must be its law given all that was drawn before it:
   Algorithm 2; Jeon et al. 2024, "Recursive Speculative Decoding").
 - `Fixed`: children that were not drawn: the top k of q, or continuations found in a table or text. D is
   one-hot. Equivalently, a token is drawn from p, and the path continues if it is a child.
-- `KSequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child
-  is tested on p alone, with q scaled so that the total acceptance of each token is at most p.
+- `KSequential`: K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3), for k independent draws from one q: each child is
+  tested on p itself, with q scaled so that the total acceptance of each token is at most p.
 
 How many children a node has may depend on what was drawn before them, not on their own tokens.
 
@@ -24,8 +24,8 @@ path by path: a path that a walk from the root might reject early is accepted if
 under p as under q.
 
 Shapes: K children of one node, N drafted tokens (nodes without the root), V tokens of the vocabulary. Row 0 of `p_NV`,
-which has N + 1 rows, is the target's distribution after the root, row i + 1 that after node i. Row i of `q_NV` is the
-distribution that node i was drawn from, given all but its siblings.
+which has N + 1 rows, is the target's distribution after the root, row i + 1 the one after node i. Row i of `q_NV` is
+the distribution that node i was drawn from, given all but its siblings.
 """
 
 from abc import ABC, abstractmethod
@@ -50,7 +50,7 @@ from specbench.theory.trees import ROOT
 
 
 class Uniforms:
-    """One uniform number a node, drawn ahead, then the token: what Algorithm 1 takes from a generator for a chain."""
+    """One uniform number per node, drawn ahead, then the token, as Algorithm 1 draws them for a chain."""
 
     def __init__(self, nodes: int, generator: torch.Generator, device: torch.device) -> None:
         self.uniform_N = torch.rand(nodes, generator=generator, device=device)
@@ -115,7 +115,7 @@ class Fixed(Node):
         return self.residual_V[token], torch.ones_like(self.residual_V[token])
 
     def reject(self, token: int, q_V: Tensor) -> None:
-        excess_V = self.residual_V.clone()  # a one-hot row takes from one token alone
+        excess_V = self.residual_V.clone()  # a one-hot row takes from only one token
         excess_V[token] = (excess_V[token] - 1).clamp(min=0)
         self.residual_V = normalised(excess_V, self.residual_V)
 
@@ -145,7 +145,7 @@ class KSequential(Node):
 def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
     """The distribution of the next draw without replacement of `tried`.
 
-    It is the rest of q, or uniform over the other tokens where that has no mass.
+    It is the rest of q, or uniform over the other tokens if q has no mass there.
     """
     if not tried:
         return q_V
@@ -161,7 +161,7 @@ def without(q_V: Tensor, tried: Sequence[int]) -> Tensor:
 def scale(p_V: Tensor, q_V: Tensor, children: int) -> float:
     """rho of K-SEQ: the smallest from 1 to k with 1 - (1 - beta)^k <= rho beta, beta = sum min(q, p / rho).
 
-    A larger rho is exact too, and accepts less.
+    A larger rho is also exact and accepts less.
     """
     low, high = 1.0, float(children)
     if children == 1:
@@ -259,7 +259,7 @@ def accept_traversal(
         mass = excess_V.sum()
         if mass > RESIDUAL_EPSILON:
             parent.p_V = excess_V / mass
-        # Where w is 1 the test is passed for sure, also where p and q agree and nothing is left.
+        # If w is 1, the test is passed for sure, also if p and q agree and nothing is left.
         parent.weight = torch.where(parent.weight < 1, mass / (mass + 1 - parent.weight), 1.0)
         parent.deleted.append(token)
 

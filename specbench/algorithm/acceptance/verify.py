@@ -53,7 +53,7 @@ class UnreadRows:
     vocabulary_size: int
 
 
-# p [G + 1, V], of a tree row by row; or the tokens [G + 1] that have all of it; or the logits that give either.
+# p [G + 1, V], for a tree row by row; or the tokens [G + 1] that have all of it; or the logits that give either.
 TargetRows = Tensor | NodeDistributions | list[int] | UnreadRows
 
 
@@ -66,9 +66,9 @@ def target_rows(
 ) -> TargetRows:
     """p at the positions of the target's run that decide on `proposal`: the last, and one for each of its tokens.
 
-    `logits_LV` are those of the run, with tokens that were read beside the proposal at its end. `repeat` runs functions
-    of tensors.
-    Raises FloatingPointError where the argmax is not finite; of rows, drawing from them does.
+    `logits_LV` are the run's; the last rows belong to tokens that were read beside the proposal. `repeat` runs
+    functions of tensors. Raises FloatingPointError if the argmax is not finite. Rows are checked when a token is drawn
+    from them.
     """
     rows = proposal.size + 1
     if proposal.unverified is not None:
@@ -85,7 +85,7 @@ def target_rows(
 
 
 def standardised(rows: TargetRows, verification: Verification) -> Tensor | None:
-    """p [L, V] of the `rows` of a chain; None where only argmax tokens decide."""
+    """p [L, V] of the `rows` of a chain; None if only argmax tokens decide."""
     if isinstance(rows, UnreadRows) and not verification.argmax_only:
         return standardise(rows.logits_LV, verification.sampling, rows.vocabulary_size)
     return rows if isinstance(rows, Tensor) else None
@@ -102,7 +102,7 @@ def _on_device(logits_LV: Tensor, proposal: Proposal | PendingProposal, verifica
 
 @dataclass(frozen=True)
 class ChosenToken:
-    """The token [1] that `choice` takes from a row, and its uniform number where it draws."""
+    """The token [1] that `choice` takes from a row, and its uniform number if it draws."""
 
     choice: TokenChoice
 
@@ -115,7 +115,7 @@ def next_token(
 ) -> int:
     """The token that follows the last position in standard decoding; on a device by `repeat`.
 
-    Raises FloatingPointError where the distribution is not finite.
+    Raises FloatingPointError if the distribution is not finite.
     """
     if logits_LV.is_cpu:
         return draw_next(logits_LV, sampling, vocabulary_size, generator)[0]
@@ -141,7 +141,7 @@ class VerdictOfLogits:
     """Drafted tokens [G], how many of them count, how many are accepted, and the next token, as one tensor [G + 3].
 
     Logits [G + 1, V] are standardised, tokens tested, and the next token drawn. `numbers` are the tensors of
-    `DrawnNumbers`, and q where the draft has any; none where the argmax tokens decide (`rule` is None).
+    `DrawnNumbers`, and q if the draft has any; none if the argmax tokens decide (`rule` is None).
     """
 
     rule: ChainRule | None
@@ -169,9 +169,9 @@ def verdict_on_host(
     generator: torch.Generator,
     repeat: Repeat = as_it_is,
 ) -> tuple[Proposal, Verdict]:
-    """Verify `proposal`, on the device where `rows` are still logits, and return it and the verdict on the host.
+    """Verify `proposal`, on the device if `rows` are still logits, and return it and the verdict on the host.
 
-    `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError where p or q is not finite.
+    `rows` and `repeat` are as of `target_rows`. Raises FloatingPointError if p or q is not finite.
     """
     if isinstance(rows, UnreadRows):
         return _verdict_of_logits(rows, proposal, verification, generator, repeat)
@@ -213,8 +213,8 @@ def _verdict_of_logits(
 def verify(rows: TargetRows, proposal: Proposal, verification: Verification, generator: torch.Generator) -> Verdict:
     """Decide which tokens of `proposal` are accepted, and which token follows; `rows` are from `target_rows`.
 
-    A tree that is a chain gets the chain's verdict, on the same random numbers. Raises ValueError for a tree where the
-    rule is for chains alone.
+    A tree that is a chain gets the chain's verdict, from the same random numbers. Raises ValueError for a tree if the
+    rule reads only chains.
     """
     tokens, parents, rule = proposal.tokens, proposal.parents, verification.rule
     assert not isinstance(rows, UnreadRows)

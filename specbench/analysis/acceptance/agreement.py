@@ -43,7 +43,7 @@ def accepted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
 
 
 def emitted(rule: TokenRule, p_LV: Tensor, q_LV: Tensor) -> Tensor:
-    """The distribution [L, V] of the token emitted at a position where one was drafted."""
+    """The distribution [L, V] of the token emitted at a position with a draft token."""
     accepted_LV = q_LV * rule.accept_probability(p_LV, q_LV, p_LV)
     return accepted_LV + (1 - accepted_LV.sum(-1, keepdim=True)) * rule.recovered(p_LV, q_LV)
 
@@ -58,11 +58,10 @@ def mismatch(
 ) -> tuple[list[float], list[float]] | None:
     """The cost of differing vocabularies at each position that `session` has just scored as `q_LV`.
 
-    Returns:
-        The target's probability of the shared tokens, and the acceptance probability without the mismatch: by token
-        (tli) if the target wrote shared tokens alone (its other logits masked), by string (slem) if every token that is
-        a prefix of the drafted string is accepted, however the target's tokenizer splits it. None for a draft of the
-        target's own vocabulary.
+    Returns: The target's probability of the shared tokens, and the acceptance probability without the mismatch: by
+        token (tli) if the target wrote only shared tokens (its other logits masked), by string (slem) if every token
+        that is a prefix of the drafted string is accepted, however the target's tokenizer splits it. None for a draft
+        of the target's own vocabulary.
     """
     model = getattr(session, "model", None)
     if isinstance(model, ProcessedModel):
@@ -90,16 +89,16 @@ class Chances:
 
 @dataclass(frozen=True)
 class Agreement:
-    """One draft along one completion x_1 ... x_n of the target; every list has an entry a token.
+    """One draft along one completion x_1 ... x_n of the target; every list has one entry per token.
 
     At T = 0 p and q are one-hot, and both beta and ratio are 1 where the argmaxes agree and 0 elsewhere.
 
     Attributes:
         beta: sum_x min(p(x), q(x)), the probability that the draft's token is accepted here. Its mean is alpha.
         ratio: q(x_i) / p(x_i). min(1, ratio) is the acceptance probability given that x_i follows. Along a completion
-            drawn from p acceptances are independent given the completion, so that products of these over neighbours
-            are right where products of betas are not: after an accepted token the completion is no longer a draw from
-            p alone. `analysis.forecast.walk` counts passes with them. Values above 1 matter to block verification only.
+            drawn from p acceptances are independent given the completion, so that products of these over neighbours are
+            right where products of betas are not: after an accepted token the completion is no longer a plain draw from
+            p. `analysis.forecast.walk` counts passes with them. Values above 1 matter to block verification only.
         silent: whether the draft proposes nothing here (a lookup without a match).
         ahead: the same of the second, third, ... token of a proposal, each at the token that it would be; only where
             asked for, of drafts that are accepted less often the further ahead they are (`draft.ScoresAhead`).
@@ -172,7 +171,7 @@ def agreements(
     drafting = [draft.start_on(session, prompt, sampling) for draft in drafts]
     found = [replace(_empty(rules, sampling), stops_at_end=one.stops_at_end) for one in drafting]
     readers = readers or [None] * len(drafts)
-    ranking = [  # at T = 0 the ranks of children are those of q before argmax, which is read beside it
+    ranking = [  # at T = 0 the children's ranks come from q before argmax, which is read beside it
         None if reader is None or sampling.temperature > 0
         else draft.start_on(session, prompt, before_argmax(sampling))
         for draft, reader in zip(drafts, readers, strict=True)
@@ -242,7 +241,7 @@ def _empty(rules: Mapping[str, TokenRule], sampling: Sampling) -> Agreement:
 
 
 def _scores(one: DraftSession, tokens: Sequence[int], first: int, ahead: int) -> Iterable[Tensor]:
-    """q [L, V] of the first token of a proposal; and where the draft scores them, of those further ahead."""
+    """q [L, V] of the first token of a proposal; and if the draft scores them, of those further ahead."""
     if ahead > 1 and isinstance(one, ScoresAhead):
         return one.score_ahead(tokens, first, ahead)
     return (one.score(tokens, first),)

@@ -1,8 +1,8 @@
 """Acceptance at each position of a proposal, counted over the passes of a run.
 
-A position is reached where every token before it was accepted and a token was proposed for it; in a tree, where the
-last accepted node has children. Tokens after an accepted end of sequence are no part of the completion, so they are
-neither reached nor rejected.
+A position is reached if every token before it was accepted and a token was proposed for it; in a tree, if the last
+accepted node has children. Tokens after an accepted end of sequence are no part of the completion, so they are neither
+reached nor rejected.
 
 Plain arithmetic over a record; no torch.
 """
@@ -20,7 +20,7 @@ from specbench.theory.trees import ROOT, TreeShape
 
 
 def levels(a_pass: Pass) -> int:
-    """How many tokens the longest path of a pass has: all that were drafted, where they were a chain."""
+    """How many tokens the longest path of a pass has: all drafted tokens, for a chain."""
     parents = a_pass.parents
     return a_pass.drafted if parents is None else TreeShape(tuple(parents)).depth
 
@@ -28,7 +28,7 @@ def levels(a_pass: Pass) -> int:
 def offered(a_pass: Pass) -> int:
     """The number of positions at which the accepted path was offered a token.
 
-    One more than the path has, where its last node has children. For a chain, all drafted tokens.
+    One more than the path has, if its last node has children. For a chain, all drafted tokens.
     """
     parents, path = a_pass.parents, a_pass.path
     if parents is None or path is None:
@@ -67,7 +67,7 @@ def of_trees(passes: Sequence[Pass]) -> OfTrees:
 
 
 def estimated_by_rank(prompts: Sequence[PromptRecord]) -> list[float] | None:
-    """P[k] along the target's own completions by teacher forcing; None where it was not measured."""
+    """P[k] along the target's own completions by teacher forcing; None if it was not measured."""
     known = [sums for prompt in prompts if "tree" in prompt and (sums := prompt["tree"]["accepted"]) is not None]
     if len(known) < len(prompts):
         return None

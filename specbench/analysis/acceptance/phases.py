@@ -9,14 +9,14 @@ THINKING, ANSWER = "thinking", "answer"
 
 
 class Phases(NamedTuple):
-    """The phase of each token of the two completions of a prompt."""
+    """The phase of each token in a prompt's two completions."""
 
     alone: list[str]
     ours: list[str]
 
 
 def phases_of(record: RunRecord) -> Callable[[PromptRecord], Phases] | None:
-    """What tells the phases of a prompt's completions; None where the chat template has no tags, or older records."""
+    """A function that finds the phases of a prompt's completions; None if the record has no tags of thinking."""
     tags = record.get("thinking")
     if tags is None:
         return None

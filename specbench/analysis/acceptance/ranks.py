@@ -2,7 +2,7 @@
 
 It is read along the target's own completion together with alpha (`analysis.acceptance.agreement`). Expected tokens of
 trees are made from it (`trees.expected_tree_tokens`, `analysis.forecast.tree_passes`), and compared with the best that
-any rule could do. Where children do not all come from the row of q that they are scored with (copies of several places,
+any rule could do. If children do not all come from the row of q that they are scored with (copies of several places,
 several drafts in one tree), the tree is grown at each position instead (`acceptance_when_grown`).
 
 Shapes: L positions of a chunk, V tokens of the vocabulary, K children.
@@ -61,7 +61,7 @@ class Ranks:
     ahead: list["Ranks"] = field(default_factory=list)
 
     def given_for(self, children: str) -> list[list[list[float]]]:
-        """`given` of children that are chosen so, [levels, tokens, ranks]; one level where it holds for all."""
+        """`given` of children that are chosen so, [levels, tokens, ranks]; one level if it holds for all."""
         return [one.given.get(children, one.given["fixed"]) for one in (self, *self.ahead)]
 
     def accepted_for(self, children: str) -> list[float]:
@@ -79,7 +79,7 @@ class RankReader:
     """Reads the ranks of one draft along one completion, `most` children at each token, drawn by `generator`.
 
     At every `bound_every`-th token the rules are compared with the bound; 0: nowhere. `levels` of a tree are read where
-    they differ. `k_seq` lists the numbers of children for which K-SEQ is read; none where another rule verifies.
+    they differ. `k_seq` lists the numbers of children for which K-SEQ is read; none if another rule verifies.
     """
 
     sampling: Sampling
@@ -174,7 +174,7 @@ def acceptance_when_grown(
     sampling: Sampling,
     generator: torch.Generator,
 ) -> list[float]:
-    """P[k], the share of positions at which the child of rank k is accepted; zeros where there is no completion.
+    """P[k], the share of positions at which the child of rank k is accepted; zeros without completions.
 
     It is the expected acceptance of the children that `draft`, whose plan is one level of `MOST_RANKS` nodes, grows at
     each position. The target wrote `texts` under this `sampling`.

@@ -1,4 +1,4 @@
-"""What teacher forcing shows of a draft beside its agreement: the tokens that it names, and how sharp q is.
+"""Signs of a draft by teacher forcing, beside its agreement: the tokens that it proposes, and how sharp q is.
 
 `analysis.findings` reads them. Shapes: L positions of a chunk, V tokens of the vocabulary.
 """
@@ -19,7 +19,7 @@ class Signs:
     """One draft along one completion.
 
     Attributes:
-        named: the likeliest token of q at each token; None where the draft proposes nothing.
+        named: the likeliest token of q at each token; None if the draft proposes nothing.
         sums: at temperatures above 0, over the tokens: the entropies of p and q in nats, and beta with q to each of
             `POWERS`.
     """

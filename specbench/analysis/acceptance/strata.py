@@ -26,7 +26,7 @@ Range = tuple[int, int]  # the first and the last number in it
 
 
 class Added(NamedTuple):
-    """What one prompt adds to a stratum."""
+    """The contribution of one prompt to a stratum."""
 
     beta: float = 0.0  # sum over the target's tokens, and how many these are
     tokens: float = 0.0
@@ -46,7 +46,7 @@ class Stratum(NamedTuple):
     tokens: int  # of the target alone
     alpha: Interval
     tokens_per_pass: Interval
-    speedup: Interval | None  # None where the run gives no speed
+    speedup: Interval | None  # None if the run gives no speed
 
 
 def strata(
@@ -57,8 +57,8 @@ def strata(
 ) -> list[Stratum]:
     """The strata of a run in their order: categories by name, lengths, positions and turns from the first.
 
-    A prompt's length is that of its context when decoding begins. A position is that of a token in the completion, a
-    turn that of a conversation. `phases` tells a token's phase; without it all are answer.
+    A prompt's length is its context's when decoding begins. A position is a token's in the completion, a turn belongs
+    to a conversation. `phases` tells a token's phase; without it all are answer.
     """
     rows: dict[tuple[int, str], list[tuple[int, Added]]] = defaultdict(list)  # with the group of equal prompts
     for group, prompt in zip(groups_of(prompts), prompts, strict=True):
@@ -97,7 +97,7 @@ def range_of(number: int, shortest: int) -> Range:
 
 
 def added_by_range(prompt: PromptRecord, first: int, shortest: int) -> dict[Range, Added]:
-    """What a prompt adds to each range of its completion's tokens, which are numbered from `first`.
+    """A prompt's contribution to each range of its completion's tokens, which are numbered from `first`.
 
     A pass counts where its first token stands. In a batch a prompt has its share of the time of each step or pass.
     """
@@ -109,7 +109,7 @@ def added_by_range(prompt: PromptRecord, first: int, shortest: int) -> dict[Rang
 
 
 def added_by(prompt: PromptRecord, of_alone: Callable[[int], K], of_ours: Callable[[int], K]) -> dict[K, Added]:
-    """What a prompt adds to each place of its two completions' tokens, which are numbered from 0."""
+    """A prompt's contribution to each place of its two completions' tokens, which are numbered from 0."""
     found: dict[K, Added] = defaultdict(Added)
 
     def add(place: K, more: Added) -> None:
@@ -136,7 +136,7 @@ def _stratum(name: str, rows: Sequence[tuple[int, Added]], with_speed: bool, is_
     return Stratum(
         name,
         len(columns_NK),
-        # Of a server a beta is a verified draft token, and there are none where it counts nothing.
+        # For a server, each beta is a verified draft token, and there are none if it counts nothing.
         round(totals.alone_tokens if is_served else totals.tokens),
         _interval(columns_NK, groups, lambda t: ratio(t[..., :2]), "probability"),
         _interval(columns_NK, groups, lambda t: ratio(t[..., 2:4])),

@@ -23,7 +23,7 @@ def rows_of(trace: Trace) -> list[int]:
 
 
 def throughput(prompts: Sequence[PromptRecord], batch: int, wrong: bool) -> Throughput:
-    """Throughput and latency in both modes; None for speculative decoding where its completions are `wrong`."""
+    """Throughput and latency in both modes; None for speculative decoding if its completions are `wrong`."""
     alone, ours = (_rates(prompts, mode) for mode in DECODING_MODES)
     return {
         "batch": batch,

@@ -1,7 +1,7 @@
 """How long this process waited for a core, if the system reports it.
 
 Linux counts for each thread the time on a core and the time that it was ready to run and had none
-(/proc/PID/task/TID/schedstat, in nanoseconds). Elsewhere nothing is known. Reading takes about 0.1 ms a thread, so it
+(/proc/PID/task/TID/schedstat, in nanoseconds). Elsewhere nothing is known. Reading takes about 0.1 ms per thread, so it
 is done once before and once after a prompt.
 """
 
@@ -36,7 +36,7 @@ Threads = dict[str, CoreTime]
 
 
 def core_times(tasks: Path = TASKS) -> Threads:
-    """By thread, since it began; empty where the system does not tell."""
+    """By thread, since it began; empty if the system does not tell."""
     found = {}
     for task in tasks.iterdir() if tasks.is_dir() else ():
         with contextlib.suppress(OSError, ValueError):  # no such counts; or a thread that ended just now
@@ -46,7 +46,7 @@ def core_times(tasks: Path = TASKS) -> Threads:
 
 
 def between(before: Threads, after: Threads) -> CoreTime | None:
-    """All threads that live at the end, from `before` to `after`; None where nothing is known of either."""
+    """The time of all threads that live at the end, from `before` to `after`; None if either is unknown."""
     if not before or not after:
         return None
     spent = [
@@ -59,7 +59,7 @@ def between(before: Threads, after: Threads) -> CoreTime | None:
 
 
 def waited_share(before: Threads) -> float | None:
-    """Share of the time since `before` for which this process waited for a core; None where it is not known."""
+    """Share of the time since `before` for which this process waited for a core; None if it is not known."""
     load = between(before, core_times())
     return None if load is None else load.waited
 
@@ -67,8 +67,8 @@ def waited_share(before: Threads) -> float | None:
 def least_disturbed(work: Callable[[], T], tries: int = TRIES) -> tuple[T, float | None]:
     """The result of `work`, which times something, and the share of its time for which it waited for a core.
 
-    It is repeated while it waited for more than `MOST_WAITED` of its time, up to `tries` times in all; the result is
-    that of the least disturbed time.
+    It is repeated while it waited for more than `MOST_WAITED` of its time, up to `tries` times in all; the result of
+    the least disturbed time is returned.
     """
     found = list[tuple[T, float]]()
     for _ in range(tries):
@@ -90,7 +90,8 @@ def undisturbed(work: Callable[[], Round]) -> Round:
 def disturbed_by(rounds: Sequence[Round], waited: float | None = None) -> str | None:
     """The signs, in words, that other work disturbed the timed rounds; None without a sign.
 
-    `waited` is the share of the whole measurement for which the process waited for a core; None: that of the rounds.
+    `waited` is the share of the whole measurement for which the process waited for a core; None: it is taken from the
+    rounds.
     """
     known = [one.waited for one in rounds if one.waited is not None]
     if waited is None and known:

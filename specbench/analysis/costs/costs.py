@@ -3,9 +3,9 @@
 Computed from timed passes (`analysis.costs.probe`). Each round is divided by its own target step, so that a slowdown of
 the machine between rounds cancels. A walltime is a sum, so its terms are means and not medians: slow passes (the draft
 reads two tokens after full acceptance, or misses its cache) belong to it. What another process or the host interrupts
-is left out where that takes long: more than `ODD` times a candidate's longest usual pass, for its passes and for the
-steps that they are compared with. By multiples of their own lengths, steps would be free of interruptions that passes
-keep, and of a run's time these take 1 to 3%.
+is left out if that takes long: more than `ODD` times a candidate's longest usual pass, for its passes and for the steps
+that they are compared with. With multiples of their own lengths, steps would be free of interruptions that passes keep,
+which take 1 to 3% of a run's time.
 
 The first pass of a completion costs more than others (the source's tensors are prepared), and so does a pass that
 verifies fewer tokens than those before it, and the first step of the baseline. On completions of ten tokens this is

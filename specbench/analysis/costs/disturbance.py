@@ -9,8 +9,8 @@ Signs, each enough:
   cache count. Steps shorter than `SHORTEST_S` are compared as means over that long: a single interrupt makes a step of
   .2 ms half as long again, and a neighbour's time slice outlasts many of them. This is all that there is for records
   without load.
-- The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, where v < 1).
-  v below 1 is no sign: kernels for a single row may be slower than those for several. `SLACK` leaves room for
+- The speedup is impossible: speculative decoding cannot gain more than its tokens per pass (over v, if v < 1).
+  v below 1 is no sign: kernels for a single row may be slower than kernels for several. `SLACK` leaves room for
   rounding.
 - The machine was held back, or shared, beside more than `MOST_MOMENTS` of the prompts (`experiment.machine` reads its
   state before and after each): the processor's frequency was capped below `LEAST_CAP`, its cores throttled for heat,
@@ -50,7 +50,7 @@ class Disturbance:
     """The signs of other work on the machine, or of a machine that was held back.
 
     Attributes:
-        waited: share of the time for which the process waited for a core; None where it is not known.
+        waited: share of the time for which the process waited for a core; None if it is not known.
         unevenness: the 90th percentile of the ratio of neighbouring steps, or means over `SHORTEST_S`, longer over
             shorter; None with fewer than `FEWEST_PAIRS` pairs.
         signs: the signs of a disturbance, in words.
@@ -159,7 +159,7 @@ def _unevenness(steps_s: Sequence[Sequence[float]]) -> float | None:
 
 
 def _means(steps_s: Sequence[float]) -> list[float]:
-    """Means of as many consecutive steps as last `SHORTEST_S`, without those of no time; a remainder is left out."""
+    """Means of as many consecutive steps as last `SHORTEST_S`, without steps of no time; a remainder is left out."""
     means, total, number = [], 0.0, 0
     for step in steps_s:
         if step > 0:

@@ -1,7 +1,7 @@
 """c and v of a run: means over all its passes, over the mean step of the target alone.
 
 So the drafted tokens of the mean pass times c, plus v, plus the overhead, are the target steps that the mean pass
-takes, and tokens per pass over them is the measured speedup. In a batch a step or a pass counts once, not once a row.
+takes, and tokens per pass over them is the measured speedup. In a batch a step or a pass counts once, not once per row.
 """
 
 from collections.abc import Callable, Sequence
@@ -25,7 +25,7 @@ POWERS_OF_V = (1, -1, -1, 1)
 
 
 def draft_cost(prompts: Sequence[PromptRecord], level: float | None = None) -> Interval | None:
-    """c: the mean time of a drafted token (of a tree: of a level) over the mean step; None where nothing was drafted.
+    """c: the mean time of a drafted token (in a tree: of a level) over the mean step; None if nothing was drafted.
 
     The time of passes for which the draft proposed nothing is part of it.
     """

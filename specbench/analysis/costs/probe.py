@@ -33,7 +33,7 @@ WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
 Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS, MOST_STEPS = 16, 64  # baseline steps of a visit
 LONG_S = 0.008  # what a visit's steps take at least, up to MOST_STEPS: the longer a call, the more it is interrupted
-PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer where the completion ends
+PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer if the completion ends
 COLD = 4  # passes or steps after a jump into a text that do not count: caches hold a neighbour's weights
 GOLDEN, SILVER = 0.618034, 0.414214  # multiples of each spread evenly over 0 ... 1, however few
 
@@ -42,7 +42,7 @@ GOLDEN, SILVER = 0.618034, 0.414214  # multiples of each spread evenly over 0 ..
 class Candidate:
     """A draft, and how completions are decoded with it; the gamma is the probe's to set.
 
-    `levels` is the depth of the draft's trees, at which alone it is timed; None where it drafts chains.
+    `levels` is the depth of the draft's trees, the only depth at which it is timed; None if it drafts chains.
     """
 
     draft: Draft
@@ -69,7 +69,7 @@ class Timed:
     draft_s: float
     verify_s: float
     accept_s: float
-    experts: int | None = None  # that the target read, all layers together; None of a target without experts
+    experts: int | None = None  # that the target read, all layers together; None for a target without experts
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,8 @@ def _round(
     steps_of_visit: int | None,
 ) -> Round:
     prompt, written = texts[text_of(texts, number)]
-    # Where a draft grows, its store is that of the visited text. Else all begin as often: a run begins each once.
+    # If a draft grows, its store belongs to the visited text. Otherwise all begin equally often: a run begins each
+    # once.
     grows = any(candidate.draft.stores() for candidate in candidates.values())
     beginning = prompt if grows else texts[in_turn_of(len(texts), number)][0]
     max_new_tokens = _common(candidates).max_new_tokens
@@ -193,7 +194,7 @@ def _round(
 
 
 def _warm(times: list[T]) -> list[T]:
-    """`times` after the cold ones, or after the first where there are no more than that."""
+    """`times` after the cold ones, or after the first if there are no others."""
     return times[COLD:] or times[1:]
 
 
@@ -222,7 +223,8 @@ def in_turn_of(count: int, number: int) -> int:
 def text_of(texts: Sequence[WrittenText], number: int) -> int:
     """The index of the completion that round `number` visits.
 
-    Each as often as its share of the tokens: a run takes as many of its steps there, and those of long ones are longer.
+    Each is visited as often as its share of the tokens: a run takes as many of its steps there, and steps in long
+    completions take longer.
     """
     ends = list(accumulate(len(written) for _, written in texts))
     return min(bisect_right(ends, number * GOLDEN % 1 * ends[-1]), len(ends) - 1)
@@ -233,7 +235,7 @@ def _visit_lengths(
 ) -> None:
     """Verify gamma + 1 positions once at every length that the rounds' passes will reach.
 
-    Engines cache tensors that depend on lengths alone. A run has soon visited all lengths; a few probes would pay for
+    Engines cache tensors that depend only on lengths. A run has soon visited all lengths; a few probes would compute
     them at every step.
     """
     prompt, longest = max(texts, key=lambda text: len(text[1]))

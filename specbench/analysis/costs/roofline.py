@@ -32,9 +32,9 @@ def roofline(model: Model, dtype: torch.dtype) -> Roofline:
 
 
 def bytes_per_second(size: int, device: torch.device) -> float:
-    """Bytes that this device reads and writes a second when it copies `size` bytes.
+    """Bytes that this device reads and writes per second when it copies `size` bytes.
 
-    `size` is that of the weights, so that weights that fit into a cache profit from it here as they do in a step.
+    `size` is the size of the weights, so that weights that fit into a cache profit from it here as they do in a step.
     """
     source = torch.ones(size, dtype=torch.uint8, device=device)
     target = torch.empty_like(source)

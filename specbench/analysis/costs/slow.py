@@ -1,7 +1,7 @@
 """Steps and passes that took much longer than the usual one of their kind.
 
-Their share tells two runs of one config apart where nothing else does: a processor that shares its cache or changes its
-frequency stretches some passes, and the mean of all with them.
+Their share tells two runs of one config apart when nothing else does: a processor that shares its cache or changes
+its frequency stretches some passes, and the mean of all with them.
 """
 
 from collections import defaultdict
@@ -20,7 +20,7 @@ APART = 0.1  # a difference of two shares that is worth a word
 
 
 def slow(prompts: Sequence[PromptRecord]) -> Slow:
-    """The shares of slow steps of the target alone, and of slow passes; a key is absent where there are too few."""
+    """The shares of slow steps of the target alone, and of slow passes; a key is absent if there are too few."""
     found: Slow = {}
     steps = [
         (rows, seconds)
@@ -41,7 +41,7 @@ def slow(prompts: Sequence[PromptRecord]) -> Slow:
 
 
 def differ(one: Slow, other: Slow) -> list[str]:
-    """In which shares two runs differ by more than `APART`, in words; runs of one config on one machine should not."""
+    """Shares in which two runs differ by more than `APART`, in words; runs of one config on one machine should not."""
     names: tuple[tuple[Literal["slow_steps", "slow_passes"], str], ...] = (
         ("slow_passes", "passes"), ("slow_steps", "the target's own steps"),
     )  # fmt: skip

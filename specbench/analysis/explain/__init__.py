@@ -4,11 +4,11 @@ Ideally every draft token is accepted and a pass costs one target step. The loss
 
 - rejections: Eq. 1 from alpha
 - rule: the alpha of the rule instead, if it has its own: match, onehot, or a lossy rule
-- shape: the acceptance at each position instead of one alpha, where a draft agrees less the further ahead it
-  drafts; of a tree, the acceptance at each of its levels
-- ends: completions end inside passes (`analysis.forecast.passes_to_come`; where acceptance differs by position, with
+- shape: the acceptance at each position instead of one alpha, if a draft agrees less the further ahead it drafts; for a
+  tree, the acceptance at each of its levels
+- ends: completions end inside passes (`analysis.forecast.passes_to_come`; if acceptance differs by position, with
   the room that each pass had)
-- positions: easy and hard stretches, by a walk along the completions with the beta of each token (of Algorithm 1 alone:
+- positions: easy and hard stretches, by a walk along the completions with the beta of each token (only Algorithm 1's:
   no record holds what another rule, or a tree, would do at each token)
 - drafting, verification, overhead: the cost of a pass, in mean steps of the target alone
 - rest: unexplained; the product up to here is exactly the measured speedup
@@ -45,7 +45,7 @@ class Levels:
 
     ideal: Floats
     after: dict[StepName, Floats]
-    step_ms: Floats  # milliseconds of the target alone, a token
+    step_ms: Floats  # milliseconds of the target alone, per token
     chances: Floats  # [..., depth]: acceptance at each position, as far as the ends know it
     tokens_per_pass: Floats
     costs: dict[StepName, Floats]  # drafting, verification, overhead: of the mean pass, in mean steps
@@ -68,13 +68,13 @@ class Waterfall:
 
     @property
     def levers(self) -> list[Step]:
-        """The steps that cost speed while decoding, the one first that would give most if it alone were removed."""
+        """The steps that cost speed while decoding, first the one whose removal by itself would gain most."""
         losing = [step for step in self.steps if step.alone is not None and step.step != "start"]
         return sorted(losing, key=lambda step: -(step.alone or 0.0))
 
     @property
     def explanation(self) -> Explanation:
-        """What a record holds of it."""
+        """The part of it that a record holds."""
         return Explanation(
             self.ideal, self.steps, self.measured, self.end_to_end,
             levers=[one.step for one in self.levers], missing=self.sample.missing,
@@ -82,7 +82,7 @@ class Waterfall:
 
 
 def is_explained(record: RunRecord) -> bool:
-    """Whether a run has a speedup to explain; of a batch, whose passes have several rows, nothing is explained."""
+    """Whether a run has a speedup to explain; a batch, whose passes have several rows, is not explained."""
     return record["summary"]["speedup_measured"] is not None and record["config"].get("batch", 1) == 1
 
 
@@ -176,7 +176,7 @@ def speedup_with_longer_prompts(totals: Mapping[str, Floats], longer: float) -> 
 
 
 def speedup_without(made: Sample, levels: Levels, name: StepName, factor: float) -> float | None:
-    """The speedup if the step `name` alone were removed; None where it costs nothing.
+    """The speedup if only the step `name` were removed; None if it costs nothing.
 
     For rejections and costs everything else is as measured; for the other steps it is the speedup without their factor,
     which depends on the steps before.
@@ -202,7 +202,7 @@ def _all_accepted(made: Sample, levels: Levels) -> Floats:
 
 
 def _of_alpha(made: Sample, totals: dict[str, Floats], alpha: Floats) -> tuple[Floats, Floats]:
-    """The ideal, and tokens per pass by Eq. 1; where gamma changed, means over the passes as they were."""
+    """The ideal, and tokens per pass by Eq. 1; if gamma changed, means over the passes as they were."""
     if made.gamma is not None:
         tokens = expected_by_position(same_at_every_position(alpha, made.gamma))
         return np.full_like(tokens, made.gamma + 1.0), tokens
@@ -245,11 +245,11 @@ def passes_of_texts(lengths: Sequence[int], counts: Mapping[str, Floats], chance
 
 @dataclass(frozen=True)
 class Need:
-    """The value of one quantity that alone would give a certain speedup, all else as measured.
+    """The value of one quantity that would give a certain speedup, all else as measured.
 
     Attributes:
         now: the value measured.
-        needed: the value that would give the speedup; None where no value would.
+        needed: the value that would give the speedup; None if no value would.
         most: the speedup at the best value, `limit`.
         why: why neither is known, if so.
     """
@@ -263,7 +263,7 @@ class Need:
 
 
 def needs(found: Waterfall, speedup: float) -> list[Need]:
-    """The required value of each quantity alone."""
+    """The required value of each quantity, all else as measured."""
     made, levels = found.sample, found.levels
     totals, measured = made.totals, float(levels.measured)
     spent, tokens = float(sum(levels.costs.values())), float(levels.tokens_per_pass)
@@ -313,7 +313,7 @@ def _alpha(found: Waterfall, speedup: float) -> Need:
 
 
 def _root(rising: Callable[[float], float]) -> float | None:
-    """Where a rising function of [0, 1] reaches 0; None where it does not."""
+    """Where a rising function of [0, 1] reaches 0; None if it does not."""
     low, high = 0.0, 1.0
     if rising(high) < 0 or rising(low) > 0:
         return None

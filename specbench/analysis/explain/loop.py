@@ -1,7 +1,7 @@
-"""What the loop around the models takes of a pass, and what it would leave of the speedup on other models.
+"""The share of the loop around the models in a pass, and the speedup that it would leave on other models.
 
-The time of a forward pass grows with a model; that of the loop (choosing tokens, the verdict, calls from Python) does
-not. So a speedup that the loop decides says little about the draft on a larger target.
+The time of a forward pass grows with a model; the time of the loop (choosing tokens, the verdict, calls from Python)
+does not. So a speedup that the loop decides says little about the draft on a larger target.
 """
 
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ class LoopShare:
 
 
 def loop_share(record: RunRecord) -> LoopShare | None:
-    """The loop of a record's passes; None where it does not hold the times of forward passes."""
+    """The loop of a record's passes; None if it does not hold the times of forward passes."""
     prompts = record["prompts"]
     passes = [one for prompt in prompts for one in prompt["speculative"].passes]
     steps_s = [step for prompt in prompts for step in prompt["baseline"].steps_s]

@@ -22,15 +22,15 @@ class Sample:
     """The sums of a record, prompt by prompt, that its waterfall is made from.
 
     Attributes:
-        columns: names to values [N], a value a prompt.
+        columns: names to values [N], one value per prompt.
         variances: names to the variances [N] of a value if the steps and passes of its prompt were drawn again.
-        gamma: drafted tokens of a full pass; for a tree its levels; None where it changed from pass to pass.
+        gamma: drafted tokens of a full pass; for a tree its levels; None if it changed from pass to pass.
         depth: positions of the longest proposal.
         lengths: the lengths of completions that occur; column `texts of L` counts them.
         falls_with_position: whether acceptance falls with the position.
         ruled: whether the rule has an alpha of its own (`PromptRecord.rule`).
-        missing: what the record does not hold, a sentence each.
-        roofline: the least times of a run of the target, in milliseconds; None where they are not known.
+        missing: what the record does not hold, one sentence each.
+        roofline: the least times of a run of the target, in milliseconds; None if they are not known.
         experts_read: of a target with experts, see `Counted`.
         recurrent_layers: of the target, see `Limits`.
     """

@@ -1,4 +1,4 @@
-"""What is wrong with a draft: findings from the record of a run, or from a document of `specbench alpha`.
+"""Faults of a draft: findings from the record of a run, or from a document of `specbench alpha`.
 
 Each finding is a function of what was observed (`finding.Observed`) to a line, or None. `FINDINGS` has them in the
 order in which they are shown: those that name a cause first, those that any cause shows last.
@@ -20,11 +20,11 @@ FINDINGS: Sequence[Callable[[Observed], Finding | None]] = (
 
 
 def findings(seen: Observed) -> list[Finding]:
-    """What is wrong with a draft, the likeliest cause first; empty where nothing is."""
+    """The faults of a draft, the likeliest cause first; empty if it has none."""
     return [found for one in FINDINGS if (found := one(seen)) is not None]
 
 
 def findings_of(record: RunRecord) -> list[Finding]:
-    """The findings of a run; none of a draft without weights."""
+    """The findings of a run; none for a draft without weights."""
     seen = of_run(record)
     return [] if seen is None else findings(seen)

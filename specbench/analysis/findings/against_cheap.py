@@ -13,7 +13,7 @@ ELSEWHERE = 0.15  # of that: the most alpha on all others
 def weights(seen: Observed) -> Finding | None:
     """The draft is accepted less often than the commonest token of the other completions, or far less than a bigram.
 
-    Heads that do not read the last token are not compared with a bigram, which does: where completions repeat
+    Heads that do not read the last token are not compared with a bigram, which does: if completions repeat
     themselves, sound heads stay far below it.
     """
     alpha, unigram, bigram = mean(seen.betas), mean(seen.cheap.unigram), mean(seen.cheap.bigram)

@@ -1,7 +1,7 @@
-"""What drafts that cost nothing name along the same completions: each is accepted where it names the token.
+"""Tokens that drafts without cost propose along the same completions: each is accepted if it is the token.
 
-A unigram and a bigram are counted on the completions of the other prompts and on what precedes in the same one; a
-lookup copies what followed the longest earlier match in the same completion.
+A unigram and a bigram are counted on the completions of the other prompts and on earlier tokens of the same one; a
+lookup copies the tokens after the longest earlier match in the same completion.
 """
 
 from collections import Counter, defaultdict
@@ -22,7 +22,7 @@ class Cheap:
 
 
 def cheap(texts: Sequence[Sequence[int]], groups: Sequence[int]) -> Cheap:
-    """What cheap drafts name along `texts`. Those of one of the `groups` answer equal prompts: none teaches another."""
+    """Tokens that cheap drafts propose along `texts`; texts of one group have equal prompts: none teaches another."""
     singles, pairs = Counter[int](), Counter[tuple[int, int]]()
     by_group: dict[int, tuple[Counter[int], Counter[tuple[int, int]]]] = defaultdict(lambda: (Counter(), Counter()))
     for text, group in zip(texts, groups, strict=True):

@@ -1,4 +1,4 @@
-"""The config and the tokenizer of a checkpoint, read from its files alone: no weights, and nothing is run."""
+"""The config and the tokenizer of a checkpoint, read only from its files: no weights, and nothing is run."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,23 +14,23 @@ from specbench.engine.weights.mapped_files import find_file
 from specbench.engine.weights.published_checkpoint import read_config, read_object
 from specbench.errors import UserError, first_line
 
-TEXT = "text_config"  # of a model that sees images, too
+TEXT = "text_config"  # of a model that also sees images
 
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a folder or a repository says of its model.
+    """The description of a model by the files of its folder or repository.
 
     Attributes:
         place: the folder or the repository.
-        config: `config.json`, of its text model where it has several.
+        config: `config.json`, of its text model if it has several.
         tokens: ids by token; None without a tokenizer.json.
         added: tokens of the tokenizer that are added to its vocabulary, by id.
         tokenizer: `tokenizer_config.json`.
         generation: `generation_config.json`.
         template: the chat template; None without one.
-        revision: the commit of the hub that is asked for; None of a folder, or the newest.
-        tensors: the shapes of its weights by name; None where they are not in one file here.
+        revision: the commit of the hub that is asked for; None for a folder, or for the newest.
+        tensors: the shapes of its weights by name; None if they are not in one file here.
     """
 
     name: str
@@ -87,7 +87,7 @@ def read_checkpoint(model: ModelConfig, key: str) -> Checkpoint:
 
 
 def _tokens(spelt: Mapping[str, Any]) -> dict[str, int] | None:
-    """The ids by token, of a vocabulary that is a table (BPE, WordPiece) or a list with scores (Unigram)."""
+    """The ids by token, from a vocabulary that is a table (BPE, WordPiece) or a list with scores (Unigram)."""
     model = spelt.get("model")
     vocab = model.get("vocab") if isinstance(model, dict) else None
     if isinstance(vocab, dict):

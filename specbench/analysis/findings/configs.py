@@ -1,8 +1,8 @@
-"""What differs between the configs and tokenizers of a target and a draft, and whether it matters.
+"""Differences between the configs and tokenizers of a target and a draft, and whether they matter.
 
 Plain comparison of what the files say (`checkpoint`); nothing is loaded. A draft model of its own was trained with its
-own config, so that most differences are no fault: what matters is what makes it read or write other tokens, or use
-positions that it does not have.
+own config, so that most differences are no fault: a difference matters if it makes the draft read or write other
+tokens, or use positions that it does not have.
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -37,7 +37,7 @@ class Difference:
 
 
 def differences(target: Checkpoint, draft: Checkpoint) -> list[Difference]:
-    """What differs, what matters first."""
+    """The differences, the important ones first."""
     compared = _of_head if is_head(draft) else _of_model
     found = [*compared(target, draft), *_of_both(target, draft)]
     return sorted(found, key=lambda one: ("yes", "perhaps", "no").index(one.matters))
@@ -232,7 +232,7 @@ def _window(one: Checkpoint) -> str:
 
 
 def _special(one: Checkpoint, key: str) -> str:
-    """A special token, with its id where the configs have one."""
+    """A special token, with its id if the configs have one."""
     token = one.tokenizer.get(key)
     text = token.get("content") if isinstance(token, dict) else token
     number = one.generation.get(f"{key}_id", one.config.get(f"{key}_id"))

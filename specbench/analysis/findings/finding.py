@@ -1,8 +1,8 @@
-"""What a finding is, what it is found in, and when a difference counts as shown.
+"""Findings, the observations that they come from, and the tests by which a difference counts as shown.
 
-A finding is evidence that a draft is wrong, in one line: what was counted, what it probably is, what to check next.
-It is shown where chance would show it in fewer than one of `CHANCE` runs with a sound draft, and where it is large
-enough to matter. Tokens of one prompt are not independent: with `FEW` prompts or more the test is over prompts
+A finding is evidence that a draft is wrong, in one line: what was counted, what it probably is, what to check next. It
+is shown if chance would show it in fewer than one of `CHANCE` runs with a sound draft, and if it is large enough to
+matter. Tokens of one prompt are not independent: with `FEW` prompts or more the test is over prompts
 (`stats.over_rows`), with fewer over tokens, each of which counts as a quarter.
 
 Plain arithmetic over completions; no torch.
@@ -36,9 +36,9 @@ class Text:
 
     Attributes:
         tokens: of the completion.
-        named: the token that the draft proposed, or gives most probability, at each of them; None where it proposed
+        named: the token that the draft proposed, or gives most probability, at each of them; None if it proposed
             nothing, or nothing is known.
-        beta: the acceptance probability at each token of the target's own completion; empty where it is not known.
+        beta: the acceptance probability at each token of the target's own completion; empty if it is not known.
         scored: the tokens that `beta` is along.
         start: tokens of context before the completion.
         turn: of a conversation, from 1.
@@ -59,14 +59,14 @@ class Observed:
     """A draft along completions of its target.
 
     Attributes:
-        groups: a number for each text, the same where prompts are equal.
-        pieces: the string of a token, where it is known.
+        groups: a number for each text, the same for equal prompts.
+        pieces: the string of a token, if it is known.
         positions: of each position of a proposal, how often it was reached and how often accepted.
         falls: whether the draft is accepted less often the further ahead it drafts, by its kind.
         inside: whether it reads the target's states.
         reads_last: whether it reads the last token before it drafts.
         starts: of passes by prompt: how many, how often teacher forcing accepts the first token, how often they did.
-        accepted, drafted: tokens of all passes; 0 where there were none.
+        accepted, drafted: tokens of all passes; 0 without passes.
     """
 
     texts: Sequence[Text]
@@ -83,12 +83,12 @@ class Observed:
 
     @cached_property
     def cheap(self) -> Cheap:
-        """What drafts that cost nothing name along the target's own completions."""
+        """The tokens that drafts without cost propose along the target's own completions."""
         return cheap([text.scored for text in self.texts], self.groups)
 
     @cached_property
     def cheap_named(self) -> Cheap:
-        """What drafts that cost nothing name along the completions for which the draft's tokens are known."""
+        """The tokens that drafts without cost propose along the completions for which the draft's tokens are known."""
         return cheap([text.tokens for text in self.texts], self.groups)
 
     @property
@@ -172,7 +172,7 @@ def falls(before: Sequence[Sequence[float]], after: Sequence[Sequence[float]], g
 
 
 def binomial_tail(most: int, trials: int, chance: float) -> float:
-    """The probability of at most `most` successes in `trials`, where these are fewer than expected; 1 where not."""
+    """The probability of at most `most` successes in `trials`, if these are fewer than expected; otherwise 1."""
     if most >= chance * trials:
         return 1.0
     found = 0.0

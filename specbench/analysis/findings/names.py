@@ -85,7 +85,7 @@ def relabelled(seen: Observed) -> Finding | None:
     more = [[a - b for a, b in zip(*rows, strict=True)] for rows in zip(found, same, strict=True)]
     if share < LEAST or not is_above(more, seen.groups, MORE):
         return None
-    # A draft that reads the last token alone names what a bigram names, by some rule: only elsewhere does it predict.
+    # A draft that reads only the last token proposes what a bigram proposes, by some rule: it predicts only elsewhere.
     beyond = [
         [hit for hit, known in zip(hits, _where_named(text.named, bigram), strict=True) if not known]
         for text, hits, bigram in zip(seen.texts, found, seen.cheap_named.bigram, strict=True)

@@ -1,4 +1,4 @@
-"""What the record of a run, or a document of `specbench alpha`, shows of its draft."""
+"""Observations of a draft, from the record of a run or a document of `specbench alpha`."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from specbench.theory.trees import ROOT
 
 
 def of_run(record: RunRecord) -> Observed | None:
-    """What a run shows of its draft; None of a draft without a network, and of a simulated run."""
+    """Observations of a run's draft; None for a draft without a network, and for a simulated run."""
     summary, config = record["summary"], record["config"]
     draft = config.get("draft") or {}
     if summary.get("simulated") or not has_network(draft):
@@ -73,7 +73,7 @@ def _text(prompt: PromptRecord) -> Text:
 
 
 def named_in_passes(passes: Sequence[Pass], length: int) -> list[int | None]:
-    """The draft token at each place of a completion that passes wrote; None where none stood there.
+    """The draft token at each place of a completion that passes wrote; None if none stood there.
 
     Up to the first that is rejected draft tokens stand after the completion's own. In a tree a node's first child
     counts.
@@ -86,7 +86,7 @@ def named_in_passes(passes: Sequence[Pass], length: int) -> list[int | None]:
 
 
 def _along(one: Pass) -> list[int]:
-    """The draft tokens of a pass that stand after accepted tokens alone."""
+    """The draft tokens of a pass that stand after only accepted tokens."""
     parents, path = one.parents, one.path
     if parents is None or path is None:
         return one.tokens[: one.accepted + 1]

@@ -8,7 +8,7 @@ from specbench.stats import over_rows
 
 POWERS = ("flatter", "sharper")  # q at twice and at half its temperature (`analysis.acceptance.signs`)
 GAIN = 0.08  # of alpha, from which the temperature is a finding
-FAR_SHARPER = 1 / 3  # of the entropy of p: a q so sharp is a finding from `SOME` on, as where p itself is sharp
+FAR_SHARPER = 1 / 3  # of the entropy of p: a q so sharp is a finding from `SOME` on, as with a sharp p
 SOME = 0.01  # of alpha
 CUT = 0.1  # of the entropy of p: less is a q that is cut to few tokens
 LEAST_ENTROPY = 0.3  # nats of p, below which sharpness says little
@@ -56,7 +56,7 @@ def _sums(seen: Observed) -> tuple[dict[str, float], int]:
 
 
 def _gains(seen: Observed, name: str, least: float) -> bool:
-    """Whether alpha would be higher beyond chance; a few prompts show it where the gain is twice as large."""
+    """Whether alpha would be higher beyond chance; a few prompts show it if the gain is twice as large."""
     columns = [(text.sums[name], sum(text.beta), len(text.beta)) for text in seen.texts]
     if len(set(seen.groups)) < FEW:
         more, own, tokens = np.sum(columns, axis=0)

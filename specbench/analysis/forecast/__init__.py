@@ -3,12 +3,12 @@
 Eq. 1 takes one alpha for all positions, independently. Real completions have easy and hard stretches, and they end: the
 last pass emits less. Here a completion is walked from its first token with q / p at its own tokens (`Agreement.ratio`,
 `Ranks.given`), so nothing is assumed but that the draft proposes the same after the same tokens, wherever its proposal
-began; of drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are taken
+began; for drafts that do not (blockwise heads, copies from one place) the ratios of tokens further ahead are taken
 (`Agreement.ahead`). At T = 0 the count is the very one that decoding gives; at T > 0 it is the expectation over the
 acceptance draws, given the completion.
 
 Given the completion, a chain that began at s keeps its tokens up to i with the chance
-- prod_{s <= j <= i} min(1, q_j / p_j) where each token is tested alone (Algorithm 1, and a `TokenRule` by its own
+- prod_{s <= j <= i} min(1, q_j / p_j) if each token is tested by itself (Algorithm 1, and a `TokenRule` by its own
   chances);
 - min_{k <= i} prod_{s <= j <= k} q_j / p_j, at most 1, under block verification: x_s ... x_i are drafted with prod q_j
   and then kept with w_i (`acceptance.rules.block`: the chance that at least i of these drafted tokens stay), and the
@@ -84,8 +84,8 @@ def walk(
             from the rejected token on, that the draft ends its proposal there, as a model does when it draws the end of
             the completion. None: this draft never ends a proposal early, not at the end of the completion either.
         whole: a drafted block is tested as a whole (block verification).
-        ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from those of the
-            first, which are `ratio`; None where a proposal is shorter.
+        ahead: the ratios of the second, third, ... token of a proposal at that token, if they differ from the first
+            token's, which are `ratio`; None if a proposal is shorter.
     """
     length, positions = len(ratio), np.zeros((gamma, 2))
     drafted_more = [_stopping(stops or 0.0, room) for room in range(gamma + 1)]
@@ -142,9 +142,9 @@ def tree_passes(
     """Expected passes [2, depth + 1] over this completion that grow 0, 1, ... levels: its first pass, and all others.
 
     `given[d][i][k]` is the probability that the child of rank k is accepted at level d, given that the completion has
-    token i (`Ranks.given`); an unbiased estimate of it serves as well. A single level stands for all; of several,
-    missing levels have no children. `most` as in `walk`. `of_count[n]` stands for `given` at nodes of n children, for
-    a rule whose test depends on n (K-SEQ).
+    token i (`Ranks.given`); an unbiased estimate of it serves as well. A single level stands for all; among several,
+    missing levels have no children. `most` as in `walk`. `of_count[n]` stands for `given` at nodes of n children, for a
+    rule whose test depends on n (K-SEQ).
 
     Proposition 3.4 of Sequoia (`trees.expected_tree_tokens`) has one acceptance by rank for all tokens of a completion
     that never ends.
@@ -181,7 +181,7 @@ class ExpectedOfRows(NamedTuple):
 def expected_of_rows(prompts: Sequence[PromptRecord], gamma: int, max_new_tokens: int) -> ExpectedOfRows:
     """Expected tokens of the mean pass over the rows of a batch, each with its own alpha_b and a completion that ends.
 
-    Where no completion ended this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
+    If no completion ended, this is the mean of Omega(alpha_b) over rows. (Omega of the mean alpha is lower, for Omega
     is convex.) A row counts for as many passes as its completion needs at its alpha_b, estimated by `alphas_of_rows`.
     """
     betas = [prompt["beta"] for prompt in prompts if prompt["beta"]]
@@ -196,7 +196,7 @@ def alphas_of_rows(betas: Sequence[Sequence[float]]) -> list[float]:
     """An alpha for each row, from `betas` of its tokens (at least one), with no more spread than the rows truly have.
 
     The mean of a short row's betas scatters about its alpha, and the number of passes is convex in alpha, so that the
-    raw means give too many passes (5% at alpha .75, gamma 4 and 6 tokens a row). Empirical Bayes: with tau^2 the
+    raw means give too many passes (5% at alpha .75, gamma 4 and 6 tokens per row). Empirical Bayes: with tau^2 the
     variance of alpha between rows and sigma^2 of beta within them, from the analysis of variance of unequal groups, the
     mean of n tokens scatters by tau^2 + sigma^2 / n. Means are drawn to the pooled alpha by the square root of
     tau^2 / (tau^2 + sigma^2 / n), which leaves their variance at tau^2 (constrained empirical Bayes: Ghosh 1992). The
@@ -233,7 +233,7 @@ def passes_to_come(chances: Floats, longest: int) -> Floats:
     """Expected passes [..., longest + 1] by the number of tokens still to come, for fixed `chances` [..., G].
 
     Eq. 1 assumes an endless completion; in one that ends, the last pass emits fewer tokens. With fixed, independent
-    chances the passes to come depend on the tokens to come alone (`walk`: chances that differ from token to token).
+    chances the passes to come depend only on the tokens to come (`walk`: chances that differ from token to token).
     Whether the end can itself be drafted, or the limit on new tokens leaves no room for it, makes no difference.
     """
     gamma = chances.shape[-1]
@@ -251,10 +251,10 @@ def passes_to_come(chances: Floats, longest: int) -> Floats:
 
 
 def tokens_by_position(chances: Sequence[float], lengths: Sequence[int]) -> float:
-    """Tokens a pass over completions of these lengths, from the acceptance of the token at each position of a proposal.
+    """Tokens per pass over completions of these lengths, from the acceptance at each position of a proposal.
 
-    1 + a_1 + a_1 a_2 + ..., less the tokens that the last passes of the completions lack. `chances` are those of a
-    token whose predecessors in the proposal were accepted.
+    1 + a_1 + a_1 a_2 + ..., less the tokens that the last passes of the completions lack. `chances` are the acceptance
+    probabilities of tokens whose predecessors in the proposal were accepted.
     """
     table = passes_to_come(np.array(chances, float), max(lengths))
     return sum(lengths) / float(table[list(lengths)].sum())

@@ -1,11 +1,11 @@
-"""What steps and passes cost at contexts that were not measured, the speedup there, and where a draft begins to pay.
+"""The cost of steps and passes at unmeasured contexts, the speedup there, and the context from which a draft pays.
 
 A step reads the weights once and every token of the cache once, so its time is a fixed part and one for each token:
 T(S) = a + b S. So are drafting a token and verifying a proposal, each with parts of its own (MagicDec, Chen et al.
-2024, section 3): where the cache outweighs the weights v tends to 1, and c of a draft that reads a window to 0. The two
-parts are those of the two nearest contexts that were measured, for b grows where the cache outgrows a cache of the
-processor. Tokens a pass have no such law: between two contexts they are interpolated on a log scale, beyond them those
-of the nearest. A forecast is tested by leaving a measured context out and comparing.
+2024, section 3): if the cache outweighs the weights v tends to 1, and c of a draft that reads a window to 0. The two
+parts come from the two nearest measured contexts, for b grows where the cache outgrows a cache of the processor. Tokens
+per pass have no such law: between two contexts they are interpolated on a log scale, beyond them the nearest context's
+are taken. A forecast is tested by leaving a measured context out and comparing.
 """
 
 import math
@@ -60,7 +60,7 @@ class HeldOut(NamedTuple):
     def errors(self) -> dict[str, float]:
         """Forecast over measured, less 1.
 
-        Of a step, of a pass (gamma drafted tokens, verifying, accepting), and of the speedup where it was measured.
+        For a step, a pass (gamma drafted tokens, verifying, accepting), and the speedup if it was measured.
         """
         found = {
             "a step": self.forecast.step_s / self.measured.step_s - 1,
@@ -104,7 +104,7 @@ def by_gamma(measured: Sequence[AtContext]) -> list[list[AtContext]]:
 
 
 def best_at(measured: Sequence[AtContext], tokens: float) -> AtContext | None:
-    """The gamma with the highest forecast speedup at a context; None where none was measured at two contexts."""
+    """The gamma with the highest forecast speedup at a context; None if none was measured at two contexts."""
     return max((forecast(group, tokens) for group in by_gamma(measured)), key=lambda one: one.speedup, default=None)
 
 
@@ -138,7 +138,7 @@ def at_length(found: AtContext) -> str:
 def said(name: str, measured: Sequence[AtContext], falls: bool = False) -> list[str]:
     """Sentences on one draft over its contexts: where it pays, a forecast, and how well others were forecast.
 
-    Where it pays is not known of a draft whose acceptance `falls` with the position, where tokens per pass are of one
+    Where it pays is not known of a draft whose acceptance `falls` with the position, since tokens per pass are of one
     alpha.
     """
     if (further := beyond(measured)) is None:

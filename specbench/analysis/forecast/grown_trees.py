@@ -1,8 +1,8 @@
 """Passes that a run's trees need for a completion of the target, by teacher forcing, before a tree is verified.
 
 Compared with the measured passes they test the estimate. A tree that grows by the draft's confidence has another shape
-at each token: there the draft proposes along the completion, and its passes are those of decoding, since its children
-are not drawn.
+at each token. Then the draft proposes along the completion, and its passes equal decoding's, since its children are not
+drawn.
 """
 
 from collections.abc import Sequence
@@ -64,8 +64,8 @@ def forecast_passes(
 ) -> NDArray[np.float64] | None:
     """The passes [2, depth + 1] that this completion needs with the trees of `draft`.
 
-    They follow from the `ranks` of its children along the completion; or, where children are not drawn (T = 0, trees by
-    the draft's confidence, children `found_in_text`), from growing each tree. None where neither is possible.
+    They follow from the `ranks` of its children along the completion; or, if children are not drawn (T = 0, trees by
+    the draft's confidence, children `found_in_text`), from growing each tree. None if neither is possible.
     `k_seq`: K-SEQ verifies them, whose ranks depend on how many children a node has.
     """
     if isinstance(draft.plan, TreeShape) and ranks is not None:

@@ -2,7 +2,7 @@
 
 A rule for gamma or a router of drafts chooses before a pass from what is known then. Here the completion itself is
 known, so that no choice among the same options is cheaper: by dynamic programming from the end, each place takes the
-option with the least expected cost of this pass and of those that follow. Acceptance draws stay unknown, as in
+option with the least expected cost of this pass and the following ones. Acceptance draws remain unknown, as in
 `analysis.forecast.walk`, whose expectations these are with a single option. At T = 0 nothing is drawn, and this also
 bounds rules that end a proposal while it is drafted (SpecDec++, DISCO). At T > 0 such a rule sees the drafted tokens,
 which this bound does not know.
@@ -21,9 +21,10 @@ from specbench.analysis.forecast.predict import ratios_ahead
 
 @dataclass(frozen=True)
 class Option:
-    """What a pass may do: draft up to `gamma` tokens with the draft that agrees with the target as `text` says.
+    """An option of a pass: draft up to `gamma` tokens with the draft that agrees with the target as `text` says.
 
-    `costs` [2, gamma + 1] are those of a pass that drafts 0, 1, ... tokens; first if it begins the completion.
+    `costs` [2, gamma + 1] are the costs of a pass that drafts 0, 1, ... tokens; the first row if it begins the
+    completion.
     """
 
     text: Agreement

@@ -1,7 +1,8 @@
 """Acceptance at each position of a proposal, by teacher forcing along the target's own completion.
 
-The probability that the k-th token is accepted, given that those before it in the same proposal were. A run counts it
-over its passes (`by_position`); here a proposal begins at each token of the completion, so no gamma is needed.
+It is the probability that the k-th token is accepted, given that the earlier ones in the same proposal were. A run
+counts it over its passes (`by_position`); here a proposal begins at each token of the completion, so no gamma is
+needed.
 """
 
 import numpy as np

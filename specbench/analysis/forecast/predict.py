@@ -1,14 +1,14 @@
 """Predicted speedups, from agreement and costs.
 
 Three figures for a (draft, gamma), each with fewer of the paper's assumptions than the one before it:
-- predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; of drafts that agree less the further ahead they
-  draft, from the acceptance rate at each position of the passes that the completions need, and from the completions'
-  lengths (`prediction` says which).
+- predicted: Theorem 3.8, E / (gamma c + 1) with E by Eq. 1 from alpha; for drafts that agree less the further ahead
+  they draft, from the acceptance rate at each position of the passes that the completions need, and from the
+  completions' lengths (`prediction` says which).
 - calibrated: Theorem 3.8 with v + overhead in place of 1, E as before. A run's `speedup_calibrated` is the same.
 - estimated: the baseline's steps over the cost of the passes that these very completions need
   (`analysis.forecast.walk`), whose neighbouring positions are not independent and which begin and end.
-The interval resamples prompts and rounds of the probe; it holds what chance does to alpha and to the timings, not a
-machine that was busier at one time than at another.
+The interval resamples prompts and rounds of the probe; it covers the effect of chance on alpha and on the timings, not
+a machine that was busier at one time than at another.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -28,7 +28,7 @@ from specbench.records.prediction import Cost, PredictionRow
 from specbench.records.units import AcceptanceByRank
 from specbench.stats import Interval, Scale, draw_weights, of_resamples, over_rows, ratio, ratio_of_ratios
 
-TABLES = 100  # resamples of the rounds; those of the prompts share them in turn
+TABLES = 100  # resamples of the rounds; the resamples of the prompts share them in turn
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Grown:
 class Prediction:
     """One (draft, gamma) with everything that its speedup is made from.
 
-    Where several rules accept one draft's tokens, `draft` is the candidate's name: the draft with its rule. For a tree
+    If several rules accept one draft's tokens, `draft` is the candidate's name: the draft with its rule. For a tree
     gamma is the number of its levels, and `tree` its name.
     """
 
@@ -95,8 +95,8 @@ class Predictions:
     ) -> None:
         """Keep what was scored and timed, and predict.
 
-        one_cost_per_pass: the rounds are of a batch, where all passes of a (draft, gamma) cost the same.
-        groups: a number for each completion, the same where prompts are equal: those count as one in intervals.
+        one_cost_per_pass: the rounds are of a batch, in which all passes of a (draft, gamma) cost the same.
+        groups: a number for each completion, the same for equal prompts, which count as one in intervals.
         """
         self.one_cost_per_pass = one_cost_per_pass
         self.found, self.trees, self.whole, self.most = found, trees or {}, whole, max_new_tokens
@@ -158,7 +158,7 @@ class Predictions:
         )  # fmt: skip
 
     def _expected_tokens(self, draft: str, alpha: float, gamma: int) -> float:
-        """Equation 1, or its form by position where acceptance falls with the position, or by rank for a tree."""
+        """Equation 1, or its form by position if acceptance falls with the position, or by rank for a tree."""
         if draft in self.trees:
             return self.trees[draft].tokens
         if not self.found[draft][0].ahead:
@@ -168,7 +168,7 @@ class Predictions:
         return tokens_by_position(chances.tolist(), self.tokens_P.astype(int).tolist())
 
     def times_better(self, one: Key, other: Key) -> Interval:
-        """The estimated speedup of `one` over that of `other`, on the same prompts and rounds."""
+        """The ratio of the estimated speedups of `one` and `other`, on the same prompts and rounds."""
         with np.errstate(divide="ignore", invalid="ignore"):
             resampled_S = self.resampled[one] / self.resampled[other]
         return self._interval(self._speedup(one) / self._speedup(other), resampled_S)
@@ -176,7 +176,7 @@ class Predictions:
     def error(self, key: Key, times_P4: ArrayLike) -> Interval:
         """The estimated speedup over the measured, less 1, on the same resampled prompts.
 
-        `times_P4` holds for each prompt the seconds and tokens of the baseline, then those of speculative decoding.
+        `times_P4` holds for each prompt the seconds and tokens of the baseline, then of speculative decoding.
         """
         times_P4 = np.asarray(times_P4, float)
         off_S = self.resampled[key] / ratio_of_ratios(self.weights_SP @ times_P4) - 1
@@ -192,7 +192,7 @@ class Predictions:
         return float(_baseline_P(self.tokens_P, self.prices).sum() / spent)
 
     def _with_all(self, prices: Prices) -> Prices:
-        """`prices`, completed by the prices over all rounds where the drawn rounds have none."""
+        """`prices`, completed by the prices over all rounds if the drawn rounds have none."""
         return replace(
             prices,
             one_cost_per_pass=self.one_cost_per_pass,
@@ -222,7 +222,7 @@ def _stops(timed: Costs, draft: str, text: Agreement) -> float | None:
 
 
 def ratios_ahead(text: Agreement) -> list[list[float | None]] | None:
-    """The ratios further ahead as `analysis.forecast.walk` takes them; None where the first token's hold for all."""
+    """The ratios further ahead as `analysis.forecast.walk` takes them; None if the first token's hold for all."""
     if not text.ahead:
         return None
     return [

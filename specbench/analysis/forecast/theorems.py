@@ -75,9 +75,9 @@ def by_equation_1(alpha: float, gamma: int, summary: Counted) -> Predicted:
 
 
 def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Predicted:
-    """Theorems 3.8 and 3.11 for a batch, whose rows have an alpha and an end each.
+    """Theorems 3.8 and 3.11 for a batch, in which each row has its own alpha and end.
 
-    c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). Where a pass has
+    c and v are of passes and steps of all rows: c(B) and v(B, gamma) = T_p(B (gamma + 1)) / T_p(B). If a pass has
     fewer rows than a step of the target alone, as among the last prompts, it emits proportionally less.
     """
     verify_cost, drafting = summary["verify_cost"], expected.drafted * (summary["c"] or 0.0)
@@ -95,8 +95,8 @@ def by_rows(expected: ExpectedOfRows, rates: Throughput, summary: Counted) -> Pr
 def by_position(asked: Asked, costs: PassCosts, summary: Counted) -> Predicted:
     """Predictions from the acceptance at each position, for the room of each pass and the mean number of draft tokens.
 
-    Calibrated with the measured cost of these passes, since most of them may draft less than gamma. That is in-sample,
-    a check of the decomposition and no forecast: `asked`, too, is counted over these passes, for a record has the
+    Calibrated with the measured cost of these passes, since most of them may draft less than gamma. This is in-sample,
+    a check of the decomposition and no forecast: `asked` is also counted over these passes, for a record has the
     acceptance of later positions by teacher forcing neither for heads nor for copies.
     """
     tokens = asked.tokens

@@ -17,20 +17,20 @@ The scores, of which the first gives `proof_z`:
     in the fewest tokens. It is a martingale for any q, even a wrong q.
 `echo`
     w_i f(x_i), with the f of `draft` and w_i in [-1, 1] the z of the completion before x_i, cut to that range. A second
-    moment: in the square of a completion's sum the products of its terms average 0. Sees faults that leave every mean
-    alone, such as one random number that serves for a whole completion. The cut keeps a single unusual completion
-    from deciding.
+    moment: in the square of a completion's sum the products of its terms average 0. Sees faults that change no mean,
+    such as one random number that serves for a whole completion. The cut keeps a single unusual completion from
+    deciding.
 `order`
     f(x) = (sum of p over tokens before x in the vocabulary) + p(x) / 2 - 1/2: a token is drawn by inverting the
     distribution function, and this is the uniform number that the draw would have used, less its mean. Sees random
     numbers that are used twice.
 
-A completion fails if in one of the four |z| > 4 and the p-value agrees, that is, lies below that of 4 standard
+A completion fails if in one of the four |z| > 4 and the p-value agrees, that is, lies below the p-value of 4 standard
 deviations (6.3e-5). For long completions the two say the same. For few tokens the tail of log p is longer than the
-normal tail: on 10 tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values are those of
-the Pearson type III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2). With
-both conditions a right run fails less often than once in 10,000 in each of the four. A token that p gives no
-probability at all is a failure by itself, unless rounding explains it (`analysis.proof.evidence`).
+normal tail: on 10 tokens of the shipped translation model |z| > 4 has a probability of 1.4e-3. So p-values follow the
+Pearson type III law (a shifted gamma law) with the skewness of the sum, sum_i E f_i^3 / (sum_i v_i)^(3/2). With both
+conditions a right run fails less often than once in 10,000 in each of the four. A token that p gives no probability at
+all is a failure by itself, unless rounding explains it (`analysis.proof.evidence`).
 
 At T = 0 every token must be the target's best token, except for rounding (`analysis.proof.departures`). If none of n
 tokens departs, fewer than 1 - 0.05^(1/n) of a fault's tokens differ (95%). The power of the tests at T > 0 is the total
@@ -71,7 +71,7 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Proof:
-    """The tests over all completions of a run; each is None where nothing was left to chance.
+    """The tests over all completions of a run; each is None if nothing was left to chance.
 
     Attributes:
         tokens: how many tokens were read.
@@ -79,7 +79,7 @@ class Proof:
             times in ten, for a fault that tilts p to p^(1 + theta) / Z, as a wrong temperature does. To first order in
             theta the total variation at a token is |theta| E|log p + H| / 2 and z has the mean theta sqrt(sum v), so
             power = (4 + 1.28) / sqrt(sum v) * sum E|log p + H| / (2 tokens). A fault in another direction needs more
-            tokens, and where it leaves the mean of log p alone it shows in the other tests only.
+            tokens, and if it does not change the mean of log p, it shows only in the other tests.
         outside: tokens without probability under p that rounding does not explain.
     """
 
@@ -114,7 +114,7 @@ class Proof:
 def prove(prompts: Sequence[PromptRecord]) -> Proof | None:
     """The proof from the `proof` sums of raw prompts.
 
-    None where a prompt has none: T = 0, a lossy rule, simulated acceptance, or an older record.
+    None if a prompt has none: T = 0, a lossy rule, simulated acceptance, or an older record.
     """
     read = [prompt["proof"] for prompt in prompts if prompt.get("proof") is not None]
     if len(read) < len(prompts) or not read:

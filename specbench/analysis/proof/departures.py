@@ -3,9 +3,9 @@
 The completion is read once, all of it, and every token is compared with the target's best one after the tokens so far.
 So one near tie that fell the other way does not hide what comes after it.
 
-In bf16 a step over one token and a step over several round differently, and where the target's two best tokens nearly
-tie, either may win. To distinguish this from a fault, a place where they differ is computed both ways, in one pass over
-many tokens and a token at a time, and rounding explains it if the token lies no further below the best than that noise
+In bf16 a step over one token and a step over several round differently, and if the target's two best tokens nearly
+tie, either may win. To distinguish this from a fault, the place of a difference is computed both ways, in one pass over
+many tokens and one token at a time. Rounding explains it if the token lies no further below the best than this noise
 can shift two logits.
 
 Shapes: L positions of a chunk, V tokens of the vocabulary.
@@ -28,7 +28,7 @@ NOISE_FACTOR = 2.0  # each of the two tokens, the emitted and the best, may move
 
 
 def decided(position: int, margin: float, noise: float, departures: int = 0) -> Difference:
-    """The difference at `position`, which rounding explains where it moves logits by as much as the `margin`."""
+    """The difference at `position`, which rounding explains if it moves logits by as much as the `margin`."""
     return Difference(position, margin, noise, margin <= NOISE_FACTOR * noise, departures)
 
 
@@ -139,15 +139,15 @@ def difference(
     """Whether rounding explains that `written` is not the target's own greedy completion; None if they are equal.
 
     All of `written` is read, also after the first difference, and each of its tokens must lie within the noise of its
-    own row. Reports the first token that does not, or else the one whose margin is the largest share of its noise.
+    own row. Reports the first token that does not, otherwise the one whose margin is the largest share of its noise.
 
     Args:
         target: the target.
         prompt: the prompt of both.
         baseline: the target's own completion, token by token.
         written: the completion in question.
-        limit: the most tokens that a completion may have; with it, a shorter one must end with an end token,
-            or with one of `stops`.
+        limit: maximum number of tokens of a completion; with it, a shorter one must end with an end token, or with one
+            of `stops`.
         stops: strings that end a completion.
 
     Raises:

@@ -82,7 +82,7 @@ def _add(found: Evidence, p_LV: Tensor, q_LV: Tensor, written: Sequence[int], st
     spread_L1, lean_L1 = (1 - cube_LV.sum(-1, keepdim=True)) / 12, -(place_LV * cube_LV).sum(-1, keepdim=True) / 4
     order = [place_LV.gather(-1, at_L1), spread_L1, lean_L1]
     del place_LV, cube_LV
-    # Where p is 0 nothing is accepted; the token was written all the same, at the edge of the support.
+    # If p is 0, nothing is accepted; the token was written all the same, at the edge of the support.
     kept_LV = torch.where(possible_LV, q_LV / p_LV, (q_LV > 0).to(p_LV.dtype)).clamp(max=1)
     kept_LV = kept_LV - _mean(p_LV, kept_LV)
     draft = [kept_LV.gather(-1, at_L1), _mean(p_LV, kept_LV**2), _mean(p_LV, kept_LV**3)]

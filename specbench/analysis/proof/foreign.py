@@ -72,12 +72,12 @@ class Foreign:
         over_KV = (size * for_power_KV.maximum(floor_K1)).reciprocal()
         for index, rate in enumerate(RATES):
             gain_KV = torch.log1p(rate * over_KV - rate)
-            # In order: the first and second moment of a token of p, and of one of the V.
+            # The first and second moment of a token drawn from p, and of one of the V tokens.
             own_K, own2_K = ((for_power_KV * values).sum(-1).cpu().double() for values in (gain_KV, gain_KV**2))
             any_K, any2_K = (values.mean(-1).cpu().double() for values in (gain_KV, gain_KV**2))
             mean_K = (1 - rate) * own_K + rate * any_K
             self.means[index] += float(mean_K.sum())
-            # Where p leaves nothing to chance the difference is rounding, of either sign.
+            # If p leaves nothing to chance, the difference is rounding, of either sign.
             self.variances[index] += float(((1 - rate) * own2_K + rate * any2_K - mean_K**2).clamp(min=0).sum())
             self.inside[index] += float(torch.log1p(-rate * outside_K).sum())
 

@@ -1,10 +1,10 @@
-"""What kind of difference two servers show: the one with a draft, and the same target without one.
+"""The kind of difference between two servers: one with a draft, and one with the same target without a draft.
 
 Three kinds, each with its evidence:
 
 `other rounding`
     At T = 0: few tokens are not the target's best, all within `CLOSE` logits of it: converted weights, another dtype,
-    an 8-bit cache. Completions of both servers may then differ only where one of them took the other side of a near
+    an 8-bit cache. Completions of both servers may then differ only if one of them took the other side of a near
     tie. At T > 0: tokens stand outside top-k or top-p that logits moved by `CLOSE` let in, and all tests pass.
 `a fault of speculation`
     The completions without a draft pass, in enough tokens, those with a draft do not, and both differ from each other.
@@ -33,9 +33,9 @@ SPECULATION: Kind = "a fault of speculation"
 CLOSE = 0.05  # logits below the best: as far as conversions of weights, other kernels and 8-bit caches move a token
 FEW = 0.02  # of the tokens: more is no rounding
 STATISTICS = ("proof_z", "proof_z2", "proof_z_order")  # standard normal if the tokens were drawn from p
-CHANCE, FAR = 0.01, 2.58  # of a difference between the sides where there is none; the z that goes with it, two-sided
+CHANCE, FAR = 0.01, 2.58  # the chance of a difference between equal sides; the two-sided z that goes with it
 SAME_PROMPTS = 0.9  # of the tokens with a draft: the least without one if both answered the same prompts
-WEAKER = 1.5  # times the power with a draft: the most that the power without one may be, to say that those pass
+WEAKER = 1.5  # times the power with a draft: limit on the power without one, to say that plain completions pass
 
 
 @dataclass(frozen=True)
@@ -119,12 +119,12 @@ class Verdict:
     """A verdict on the completions of a server with a draft.
 
     Attributes:
-        kind: of the difference; None where there is none, or it cannot be told.
+        kind: of the difference; None if there is none, or it cannot be told.
         drafted: the certificate of the completions with a draft; `plain`: of those without one, if given.
-        evidence: what it rests on, a sentence each.
+        evidence: what it rests on, one sentence each.
         agreement: of both servers, at T = 0.
-        counts: the draft tokens behind it, if the server counts them.
-        covers_drafts: whether enough of them were accepted and rejected; None where they are not counted.
+        counts: its draft tokens, if the server counts them.
+        covers_drafts: whether enough of them were accepted and rejected; None if they are not counted.
     """
 
     kind: Kind | None
@@ -171,12 +171,12 @@ def verdict(
 
     Args:
         drafted: the completions with a draft.
-        plain: those of the same target without one.
+        plain: the completions of the same target without a draft.
         within: the size of the fault that a positive verdict excludes.
         agreement: at T = 0, of both.
-        counts: of draft tokens, behind `drafted`.
+        counts: of draft tokens, for `drafted`.
         explained: settings under which the completions with a draft are likelier, in words, or ''.
-        ends: what is wrong with the ends of completions with a draft alone, in words, or ''.
+        ends: faults of the ends of only the completions with a draft, in words, or ''.
     """
     evidence = [drafted.certificate.reason]
     kind = _kind(drafted, plain, agreement, evidence)

@@ -52,7 +52,7 @@ class BesideProgram:
 
     @without_collecting()
     def __init__(self, beside: Beside, cache_dtype: torch.dtype, lowering: Lowering, weights: PackedWeights) -> None:
-        """Raises whatever the modules raise where they cannot be captured."""
+        """Raises whatever the modules raise if they cannot be captured."""
         self.cache_dtype, self.cached = cache_dtype, list[Path]()
         self.shapes = {"self": list(beside.caches)} | ({"cross": list(beside.crosses)} if beside.crosses else {})
         self.one, self.several = dict[str, Step](), dict[str, Step]()
@@ -97,7 +97,7 @@ class BesideProgram:
 
 
 class _Modules(nn.Module):
-    """All modules that a step runs, those of the target too: what the digest of a capture covers."""
+    """All modules that a step runs, also the target's: the digest of a capture covers them."""
 
     def __init__(self, beside: Beside) -> None:
         super().__init__()
@@ -109,7 +109,7 @@ class _Modules(nn.Module):
 
 
 def _of_tensors(step: StepOf, own: int) -> Callable[..., Tensor]:
-    """`step` as a function of tensors alone: the inputs of a `Step`, `own` buffers, those of the source, states."""
+    """`step` as a function of only tensors: the inputs of a `Step`, `own` buffers, the source's buffers, states."""
 
     def run(
         ids: Tensor, slots: Tensor, positions: Tensor, visible: Tensor, source_length: Tensor, *others: Tensor
@@ -146,7 +146,7 @@ class CapturedBeside:
     state_width = 0  # its states are its own
 
     def __init__(self, beside: Beside, target: StaticModel) -> None:
-        """Raises whatever the modules raise where they cannot be captured."""
+        """Raises whatever the modules raise if they cannot be captured."""
         self.beside = beside
         self.packed = PackedWeights() if target.invariant else target.packed
         self.program = BesideProgram(beside, target.program.cache_dtype, target.lowering, self.packed)
@@ -175,7 +175,7 @@ class CapturedBeside:
 
 
 def captured(beside: Beside, target: object, probe: Probe) -> CapturedBeside | None:
-    """`beside` in the engine of `target`; None where that captures no steps, or, with a warning, cannot capture it."""
+    """`beside` in the engine of `target`; None if that captures no steps, or, with a warning, cannot capture it."""
     if not isinstance(target, StaticModel):
         return None
     try:
@@ -188,7 +188,7 @@ def captured(beside: Beside, target: object, probe: Probe) -> CapturedBeside | N
 
 
 def checked(beside: Beside, target: StaticModel, probe: Probe, again: bool = True) -> CapturedBeside:
-    """The captured steps, what they return compared with what the modules do. Raises RuntimeError where it differs."""
+    """The captured steps, their results compared with the modules'. Raises RuntimeError if they differ."""
     model = CapturedBeside(beside, target)
     sources = model.blank_sources(PROBED_SOURCE)
     with torch.inference_mode():
@@ -204,7 +204,7 @@ def checked(beside: Beside, target: StaticModel, probe: Probe, again: bool = Tru
 
 
 def entries_of(beside: Beside, captured: CapturedBeside | None, session: Session) -> EntrySession:
-    """The entries of a text beside a session of the target: of captured steps where there are any."""
+    """The entries of a text beside a session of the target: of captured steps if there are any."""
     return EagerEntries(beside, partial(beside.sources, session)) if captured is None else captured.start(session)
 
 
@@ -297,7 +297,7 @@ class CapturedEntries(NativeSession):
         return super()._looked_up(what if self._sight is None else (*what, self._sight), count, compute)
 
     def _replayed(self, step: Step, tokens: Sequence[int], states_LF: Tensor | None) -> Tensor | None:
-        """What a graph of `step` returns; None where there is none (yet)."""
+        """The result of a graph of `step`; None if there is none (yet)."""
         graphs, count = self.model.graphs, len(tokens)
         if (filled := graphs.target.filled(count)) > MOST_TOKENS:
             return None

@@ -1,4 +1,4 @@
-"""What a network beside the target computes and caches, and what its modules see of the entries of a step.
+"""The declaration of a network beside the target: its steps, its caches, and the entries that its modules see.
 
 An entry is what the network reads at one place of a text: a token, a state that it joins, or both. The first `length`
 entries of a session are of the text; a tree of further ones may follow, until it is forgotten.
@@ -29,7 +29,7 @@ States = tuple[Tensor, Tensor]  # keys and values [1, H, S, E]
 
 @dataclass(frozen=True)
 class Source:
-    """What cross-attention reads: keys and values [B, H, S, E], a bias [B, 1, 1, S] that hides padding; its kernel."""
+    """Inputs of cross-attention (keys and values [B, H, S, E], a bias [B, 1, 1, S] to hide padding) and its kernel."""
 
     keys: Tensor
     values: Tensor
@@ -44,7 +44,7 @@ class Source:
 
 
 class Prediction(NamedTuple):
-    """What a network returns of entries: states [L, D], and logits [L, V or more]."""
+    """The results of a network for entries: states [L, D], and logits [L, V or more]."""
 
     states_LD: Tensor
     logits_LV: Tensor
@@ -80,16 +80,16 @@ class Entries:
 
     @property
     def source(self) -> Source | None:
-        """What the one layer with cross-attention reads."""
+        """The source that the one layer with cross-attention reads."""
         return self.sources[0] if self.sources else None
 
     def bias(self, by_distance: ByDistance | None = None) -> Tensor | None:
-        """What is added to attention scores [1, 1 or H, L, C]: by distance, and to hide slots. None for nothing."""
+        """The bias of attention scores [1, 1 or H, L, C]: by distance, and to hide slots. None for nothing."""
         near_HC = None if by_distance is None else self.near(by_distance)
         return self.layout.bias(near_HC, self.buffers[0].dtype) if self.hides or near_HC is not None else None
 
     def write(self, layer: int, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor]:
-        """Write the entries' keys and values in a layer; those of all slots."""
+        """Write the entries' keys and values in a layer, and return the keys and values of all slots."""
         keys, values = self.buffers[2 * layer : 2 * layer + 2]
         at = self.layout.slots_BL.flatten()
         self.writing(keys, at, key)
@@ -128,17 +128,17 @@ class Beside:
     """A network beside the target, bound to it.
 
     Attributes:
-        name: as messages call it.
+        name: its name in messages.
         network: its modules.
         borrowed: modules of the target that its steps run.
-        weight: a weight whose dtype and device are those of its steps.
+        weight: a weight whose dtype and device its steps use.
         settings: what its steps depend on besides modules, as plain values.
         steps: by name.
         caches: (heads, channels) of keys and of values, layer by layer.
         crosses: the same of the source, one pair for each of `source_layers`.
         source_layers: the target's decoder layers whose keys and values of the source it reads.
-        sight: what new entries see of each other; None: those before them.
-        readable: how many token ids it reads, where the target reads fewer.
+        sight: which new entries each new entry attends to; None: those before it.
+        readable: how many token ids it reads, if the target reads fewer.
     """
 
     name: str
@@ -154,7 +154,7 @@ class Beside:
     readable: int = 0
 
     def sources(self, session: Session) -> list[States]:
-        """Keys and values of the source of a session of the target, layer by layer."""
+        """Keys and values of the source in a target's session, layer by layer."""
         found = [session.source_states(layer) for layer in self.source_layers] if self.crosses else []
         return [states for states in found if states is not None]
 
@@ -176,7 +176,7 @@ class EntrySession(Protocol):
     def run(
         self, name: str, tokens: Sequence[int], states_LF: Tensor | None = None, sight: Sight | None = None
     ) -> Tensor:
-        """What step `name` returns of entries [L or 1, W]: the newest nodes, or, without a tree, those after `length`.
+        """Results [L or 1, W] of step `name` for entries: the newest nodes, or, without a tree, those after `length`.
 
         They are written, but do not count: whoever keeps them raises `length`. `sight`: in place of the network's.
         """

@@ -44,7 +44,7 @@ class LayerCache:
         return [buffer[:, :, :end] for buffer in self._buffers.layers]
 
     def attend(self, layer: int, end: int, bias: Tensor | None, query: Tensor, key: Tensor, value: Tensor) -> Tensor:
-        """What the newest entries attend to, after writing their keys and values to the slots before `end`.
+        """Attention of the newest entries, after writing their keys and values to the slots before `end`.
 
         `bias` [1, 1 or H, L, end] is added to the scores.
         """

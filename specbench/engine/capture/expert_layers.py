@@ -1,4 +1,4 @@
-"""Layers of experts in a captured graph: one named operation a layer, which reads only the experts that are hit.
+"""Layers of experts in a captured graph: one named operation per layer, which reads only the chosen experts.
 
 `transformers` chooses the function that runs a layer's experts by name, as it does for attention; while a network is
 captured it chooses ours.
@@ -77,7 +77,7 @@ ALL_EXPERTS_FUNCTIONS.register(NAME, experts_forward)
 
 @dataclass(frozen=True)
 class Gate:
-    """What becomes of the results [..., N] of an expert's first map: [..., M]."""
+    """The gate between an expert's two maps: from [..., N] to [..., M]."""
 
     name: str
     alpha: float
@@ -121,7 +121,7 @@ class ExpertLayer:
 
     @staticmethod
     def of(module: GraphModule, node: Node) -> "ExpertLayer":
-        """That of a call of `specbench::experts`."""
+        """The layer of a call of `specbench::experts`."""
         *_, transposed, gate, alpha, limit = node.args
         held: list[Any] = [constant(module, one) for one in node.args[3:7]]
         up, down = (weights_of(weight.detach(), bool(transposed)) for weight in held[:2])
@@ -163,7 +163,7 @@ def _by_expert(
     states_TE: Tensor, chosen: list[list[int]], width: int, up: ExpertMap, down: ExpertMap, gate: Gate
 ) -> Tensor:
     """The results of each token's `width` experts [T * K, E]; the weights of an expert are read once."""
-    places: dict[int, list[int]] = {}  # of each expert that is hit: where it was chosen, token by token
+    places: dict[int, list[int]] = {}  # for each chosen expert, its places among the tokens' choices
     for token, one in enumerate(chosen):
         for place, expert in enumerate(one):
             places.setdefault(expert, []).append(token * width + place)

@@ -1,8 +1,8 @@
 """Test, bitwise, that a captured model's logits at a position do not depend on the tokens read together with it.
 
-A prompt is read on in single steps, and in blocks of 2, 3, ... tokens, across lengths at which buffers double; then a
-tree, each path of it alone, and what follows a path that was selected. All logits must be equal to the bit. What is in
-the caches is proved along with them: every block is read from caches that the blocks before it wrote.
+A prompt is continued in single steps, and in blocks of 2, 3, ... tokens, across lengths at which buffers double. Then a
+tree is read, each of its paths by itself, and tokens after a selected path. All logits must be bitwise equal. This also
+tests the contents of the caches: every block is read from caches that the blocks before it wrote.
 """
 
 from typing import Any
@@ -92,7 +92,7 @@ def _text(model: StaticModel, before: int, count: int) -> tuple[Prompt, list[int
 
 
 def differing_operation(model: StaticModel) -> str:
-    """The first operation of a step over `WATCHED` tokens some of whose rows differ from the row computed alone."""
+    """The first operation of a step over `WATCHED` tokens some of whose rows differ from the row computed by itself."""
     prompt, tokens = _text(model, 2, WATCHED)
     run: Any = model.program.several.run
     if model.rows > 1 or not hasattr(run, "__self__"):
@@ -105,7 +105,7 @@ def differing_operation(model: StaticModel) -> str:
 
 
 class _Watching(Interpreter):
-    """Runs a step and computes each row of each operation alone, too."""
+    """Runs a step and also computes each row of each operation by itself."""
 
     found: str | None = None
 

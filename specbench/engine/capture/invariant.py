@@ -62,7 +62,7 @@ def with_path_order(module: GraphModule, positions: int, visible: int, buffers: 
 
 
 def _reads(node: Any, buffers: set[Node]) -> bool:
-    """Whether keys are one of `buffers`, or made of them, as those of latents are."""
+    """Whether keys are one of `buffers`, or made of them, as with latents."""
     return node in buffers or any(_reads(one, buffers) for one in node.all_input_nodes)
 
 
@@ -77,8 +77,8 @@ def attend(
 ) -> Tensor:
     """`kernels.attend`, each row of the result the same in any company.
 
-    `order_BLC` is given where slots are not in the order of positions, as in a tree: the sums then go along each
-    token's own path, as they would if its path had been read alone.
+    `order_BLC` is given if slots are not in the order of positions, as in a tree. The sums then follow each token's own
+    path, as if its path had been read by itself.
     """
     if query_BHLD.device.type != "cpu":
         return attend_one_by_one(query_BHLD, key_BKCD, value_BKCD, bias, scale, sinks_H, order_BLC)
@@ -114,7 +114,7 @@ def _flat(states_BKCD: Tensor) -> Tensor:
 
 @lru_cache(maxsize=256)
 def _room(rows: int, key_heads: int, count: int, channels: int, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """Zeros [N, R, D], and their first `count` rows as [B, K, count, D], which alone are ever written."""
+    """Zeros [N, R, D], and their first `count` rows as [B, K, count, D], the only ones that are ever written."""
     with torch.inference_mode(False):
         whole = torch.zeros(rows, key_heads, count + -count % ROWS, channels, dtype=dtype)
         return whole.flatten(0, 1), whole[:, :, :count]
@@ -133,7 +133,7 @@ def _bias(bias: Tensor, rows: int, key_heads: int, group: int, length: int) -> T
 
 
 def _softmax(scores_NRC: Tensor, sinks_NM1: Tensor | None) -> Tensor:
-    """The softmax over slots, and over a sink where there is one; rows of filling have any."""
+    """The softmax over slots, and over a sink if there is one; padding rows have arbitrary values."""
     if sinks_NM1 is None:
         return scores_NRC.softmax(-1)
     filled = functional.pad(sinks_NM1, (0, 0, 0, scores_NRC.shape[1] - sinks_NM1.shape[1]))

@@ -49,8 +49,8 @@ FAST = Kernels()
 class PackedWeights:
     """Weights in a kernel's layout, each made once, however many graphs use it.
 
-    `level_bits`: those of linear maps are rounded to so many bits (`kernels.levels`), in which the native kernels read
-    them; 0: they are not; AS_FOUND: they are levels where they are (`kernels.found_levels`).
+    `level_bits`: weights of linear maps are rounded to so many bits (`kernels.levels`), in which the native kernels
+    read them; 0: no rounding; AS_FOUND: weights that already are levels are read as such (`kernels.found_levels`).
     """
 
     def __init__(self, level_bits: int = 0) -> None:
@@ -60,7 +60,7 @@ class PackedWeights:
         self.reads = ExpertReads()  # of the experts among them
 
     def bits_of(self, weight: Tensor) -> int:
-        """The bits of the levels in which a kernel reads `weight`; 0 where it reads numbers."""
+        """The bits of the levels in which a kernel reads `weight`; 0 if it reads numbers."""
         if self.level_bits != AS_FOUND:
             return self.level_bits
         place = weight.data_ptr(), *weight.shape
@@ -98,7 +98,7 @@ def one_more(weight: Tensor) -> Tensor:
 
 
 def with_folded_weights(module: GraphModule, packed: PackedWeights) -> GraphModule:
-    """`module` with what it computes from its weights alone as further weights, in place: numbers, and norms' vectors.
+    """`module`, changed in place: values that depend only on weights (numbers, norms' vectors) become weights.
 
     Gemma's norms multiply by 1 + w and Cohere's by w, both in fp32; Gemma scales its embeddings by a tensor.
     """
@@ -120,7 +120,7 @@ def with_folded_weights(module: GraphModule, packed: PackedWeights) -> GraphModu
 
 
 def _fold(module: GraphModule, node: Node, computed: Callable[[Tensor], Tensor], packed: PackedWeights) -> None:
-    """Make `node` a weight if it is a vector in fp32, `computed` from a weight alone."""
+    """Make `node` a weight if it is a vector in fp32, `computed` from only a weight."""
     weight = constant(module, node.args[0])
     if weight is None or weight.dim() != 1 or value(node).dtype != torch.float32:
         return
@@ -151,7 +151,7 @@ def named(module: GraphModule, one_token: bool, chosen: Kernels = FAST) -> Graph
 def with_packed_weights(
     module: GraphModule, packed: PackedWeights, one_token: bool, chosen: Kernels = FAST
 ) -> GraphModule:
-    """`module` with its linear maps on weights in oneDNN's layout where that pays, and its experts ready, in place."""
+    """`module` with its linear maps on weights in oneDNN's layout if that pays, and its experts ready, in place."""
     for node in calls(module, torch.ops.specbench.experts.default):
         _route(module, node, packed, chosen, chosen.large_fp32[0 if one_token else 1])
     weights = [value(node) for node in module.graph.nodes if node.op == "get_attr"]
@@ -162,7 +162,7 @@ def with_packed_weights(
 
 
 def direct(module: GraphModule) -> Callable[..., Any]:
-    """`module` ready to run, its operations called through torch's own bindings where there are any."""
+    """`module` ready to run, its operations called through torch's own bindings if there are any."""
     for node in module.graph.nodes:
         _through_torch(node)
     return compiled_to_python(finished(module))

@@ -4,7 +4,7 @@ Where a network meets its cache lie `transformers`' own extension points: cache 
 attention function. Both leave one named operation in a captured graph (`specbench::write`, `specbench::attend`), so
 that nothing there has to be guessed from a pattern.
 
-Shapes: B rows, L new tokens a row, C slots of the cache, H heads.
+Shapes: B rows, L new tokens per row, C slots of the cache, H heads.
 """
 
 from collections.abc import Iterator, Sequence
@@ -83,7 +83,8 @@ AttentionMaskInterface.register(NAME, sdpa_mask)
 def marked(network: Any) -> Iterator[None]:
     """`network` with its attention and its experts marked, for as long as it is being captured.
 
-    T5's encoder and decoder have copies of its config; in early releases `set_attn_implementation` leaves them alone.
+    T5's encoder and decoder have copies of its config; in early releases `set_attn_implementation` does not change
+    them.
     """
     own = [
         module.config for module in network.modules() if isinstance(getattr(module, "config", None), PretrainedConfig)
@@ -184,8 +185,8 @@ def recording() -> Cache:
 def recorded(cache: Any) -> list[Tensor]:
     """Keys and values of each layer in turn.
 
-    A layer that cached none, because its attention is skipped, gets those of another: its buffers keep their place
-    among all layers.
+    A layer that cached none, because its attention is skipped, gets another layer's, so that its buffers keep their
+    place among all layers.
     """
     cached = [layer for layer in cache.layers if layer.keys is not None]
     layers = [layer if layer.keys is not None else cached[0] for layer in cache.layers if cached]

@@ -68,7 +68,7 @@ def value(node: Any) -> Any:
 
 
 def plain(size: int | torch.SymInt) -> int | str:
-    """A size as a number, or where it is open as text, the same for sizes that a capture found to be equal."""
+    """A size as a number, or, if it is open, as text, the same for sizes that a capture found to be equal."""
     if isinstance(size, int):
         return size
     return int(size.node.expr) if size.node.expr.is_number else str(size.node.expr)

@@ -51,7 +51,7 @@ from specbench.engine.placement import Placement
 # The largest difference of two computations of the same logits, of the largest logit.
 ROUNDING = {torch.float64: 1e-4, torch.float32: 1e-4, torch.bfloat16: 0.1, torch.float16: 0.02}
 AMPLIFIED = 5.0  # times that: rows are summed in another order, and a network may amplify rounding
-CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # of the comparison; of the source as many slots
+CHECKED_TOKENS, CHECKED_SLOTS = 3, 64  # of the comparison; the source has as many slots
 CHECKED_CACHED = (2, 9)  # tokens that each row has read
 CHECKED_SOURCES = (CHECKED_SLOTS, 5)  # tokens of each row's source
 
@@ -153,10 +153,10 @@ class Program:
         one_row: bool = True,
         of_prompt: Lowering = lower,
     ) -> "Program":
-        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises where it cannot.
+        """`network` captured, its steps made ready by `lowering`. Raises whatever its code raises if it cannot.
 
-        `of_prompt` makes the reading of a source and of a prompt ready. `weights` are those of a program that shares
-        weights with this one. Steps take one row, or, without `one_row`, any number of rows from two.
+        `of_prompt` makes the reading of a source and a prompt ready. `weights` belong to a program that shares them
+        with this one. Steps take one row, or, without `one_row`, two or more.
         """
         weights = weights or PackedWeights()
         with marked(network), torch.no_grad():
@@ -237,7 +237,7 @@ def what_it_caches(network: Any, source: Tensor | None = None) -> tuple[list[Ten
 
 
 def _decoding(network: Any, placement: Placement, of_self: int) -> Callable[..., tuple[Tensor, ...]]:
-    """The step and, in the same run, the cross-attention keys and values, as a function of tensors alone.
+    """The step and, in the same run, the cross-attention keys and values, as a function of only tensors.
 
     It returns (logits, keys and values layer by layer).
     """
@@ -324,7 +324,7 @@ def largest_difference(ours: list[Tensor], theirs: list[Tensor]) -> float:
 def rows_agree(
     alone: Program, several: Program, vocabulary_size: int, dtype: torch.dtype, device: torch.device
 ) -> bool:
-    """Whether rows that are read together have the logits that each has alone. `dtype` is that of the network."""
+    """Whether rows that are read together have the logits that each has by itself. `dtype` is the network's."""
     draw, rows = torch.Generator().manual_seed(0), len(CHECKED_CACHED)
     numbers_1C = torch.arange(CHECKED_SLOTS, device=device).unsqueeze(0)
     buffers = [
@@ -341,7 +341,7 @@ def rows_agree(
             [_run(getattr(alone, step), [one[row : row + 1] for one in inputs]) for row in range(rows)]
         )
         difference = largest_difference([together_BLV.float()], [each_BLV.float()])
-        if not difference <= AMPLIFIED * ROUNDING[dtype]:  # nor where it is NaN
+        if not difference <= AMPLIFIED * ROUNDING[dtype]:  # also false if it is NaN
             return False
     return True
 
@@ -360,7 +360,7 @@ def captured_function(
 ) -> Rows:
     """`function` of tensors [1, N, W], one of each of `widths`, on the device and in the dtype of `like`.
 
-    Raises whatever its code raises where it cannot be captured; RuntimeError where the capture differs from it.
+    Raises whatever its code raises if it cannot be captured; RuntimeError if the capture differs from it.
     """
     (rows,) = example_sizes({*widths, *like.shape}, 1)
     # Small numbers, as T5's last states are: there an epsilon shows.

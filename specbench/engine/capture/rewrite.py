@@ -141,7 +141,7 @@ def _product_as_linear(module: GraphModule) -> None:
 
 
 def _share_equal_nodes(module: GraphModule) -> None:
-    """Keep only the first of equal operations. What reads or writes a cache is left alone."""
+    """Keep only the first of equal operations. Operations that read or write a cache are not changed."""
     seen: dict[Any, Node] = {}
     for node in list(module.graph.nodes):
         if node.op == "get_attr":
@@ -188,7 +188,7 @@ LAST = ((1, -1), (1, -1, sys.maxsize))  # of a slice: the axis of tokens, and it
 
 
 def for_one_token(module: GraphModule) -> GraphModule:
-    """A copy for one new token, where the first input is the new tokens [B, L]."""
+    """A copy for one new token, if the first input is the new tokens [B, L]."""
     module = copied(module)
     tokens = inputs_of(module)[0]
     count = plain(value(tokens).shape[1])
@@ -204,7 +204,7 @@ def for_one_token(module: GraphModule) -> GraphModule:
 
 
 def for_last_row(module: GraphModule) -> GraphModule:
-    """A copy that computes the last token's logits only, where the output [B, L, V] is that of a linear map."""
+    """A copy that computes only the last token's logits, if a linear map returns the output [B, L, V]."""
     module = copied(module)
     head = output_of(module).all_input_nodes[0]
     while head.target in (aten.select.int, *VIEWS):

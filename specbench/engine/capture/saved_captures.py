@@ -41,7 +41,7 @@ HOOKS = ("_forward_hooks", "_forward_pre_hooks")
 
 
 class NotDigestible(ValueError):
-    """Raised where a network has a setting whose value a digest cannot hold."""
+    """Raised if a network has a setting whose value a digest cannot hold."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Capture:
 
 
 def cached_capture(network: Any, settings: object, make: Callable[[], tuple[GraphModule, bool]]) -> Capture:
-    """What `make` captures of `network` with `settings`, from the cache if it is there.
+    """The capture that `make` makes of `network` with `settings`, from the cache if it is there.
 
     `make` returns the graph, without merged weights, and whether a mask was asked for.
     """
@@ -73,12 +73,12 @@ def cached_capture(network: Any, settings: object, make: Callable[[], tuple[Grap
 
 
 def _read(file: Path, weights: Mapping[str, Tensor], device: torch.device) -> Capture | None:
-    """The capture in `file`; None where there is none, or it is damaged."""
+    """The capture in `file`; None if there is none, or it is damaged."""
     try:
         digest, _, content = border.read_text(file).partition("\n")
         if not is_own(file) or digest != hashlib.sha256(content.encode()).hexdigest():
             return None
-        document = json.loads(content)  # our own output: the folder is this user's alone, and the digest is right
+        document = json.loads(content)  # our own output: the folder belongs to only this user, and the digest is right
         return Capture(restored(document["graph"], weights, device), bool(document["masked"]), file)
     except Exception:  # whatever a file leads to that another version wrote
         return None
@@ -94,7 +94,7 @@ def _write(file: Path, content: str) -> None:
 
 
 def _tensors(network: Any) -> dict[str, Tensor]:
-    """Parameters and buffers by name; of tied tensors the first name."""
+    """Parameters and buffers by name; tied tensors by their first name."""
     return dict(network.named_parameters()) | dict(network.named_buffers())
 
 
@@ -159,7 +159,7 @@ def _class(kind: type) -> list[str]:
 
 
 def _named(one: Any) -> str:
-    """A class or function by the name under which it is found, with a digest of its file where it is of no library."""
+    """A class or function by the name under which it is found, with a digest of its file if it is in no library."""
     module, name = one.__module__, one.__qualname__
     home = sys.modules.get(module)
     found: Any = home

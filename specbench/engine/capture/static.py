@@ -90,7 +90,7 @@ class StaticModel(EagerModel):
         self._forget_placed()
 
     def _forget_placed(self) -> None:
-        """Drop cached masks, positions and position biases, and compute those of usual sizes again."""
+        """Drop cached masks, positions and position biases, and recompute them for usual sizes."""
         for cache in (self.sources, self.positions, self.tree_positions):
             cache.clear()
         self._prepare()
@@ -107,7 +107,7 @@ class StaticModel(EagerModel):
 
     @cached_property
     def _program_of_rows(self) -> Program:
-        """Raises UserError where its logits are not those of single rows."""
+        """Raises UserError if its logits differ from the logits of single rows."""
         for _ in range(2):
             made = Program.of(self.network, self.program.cache_dtype, self.lowering, self.packed, one_row=False)
             if self.engine == "compile":  # which would compile for the shapes that are tried, in minutes

@@ -26,10 +26,10 @@ from specbench.engine.session import Prompt, Tokens
 from specbench.engine.window import Window, Windowed
 
 MOST_OF_MASK = 2**24  # tokens of a prompt that are read at once, times slots: a mask of 64 MB
-PROMPT_TOKENS = 512  # that torch's kernels read at once where they end with the buffers: few attend to later slots
+PROMPT_TOKENS = 512  # that torch's kernels read at once if they end with the buffers: few attend to later slots
 ENDS = 64  # in multiples of this: positions and masks are cached by size
 MOST_CACHED_MASK = 2**20
-MOST_ROWS = 16  # of one step where rows must not depend on their number; longer blocks are read in parts
+MOST_ROWS = 16  # of one step if rows must not depend on their number; longer blocks are read in parts
 
 
 def tokens_at_once(slots: int) -> int:
@@ -131,7 +131,7 @@ class StaticSession(NetworkSession):
         self._ahead_tree.close()
 
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
-        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        self._tree.grow((), None)  # the tree of all layers is selected from before only the first layers read on
         with torch.inference_mode():
             self._make_room(self.length + self.ahead + len(self._ahead_tree) + len(tokens))
             reading = self._reading_with(part)
@@ -262,17 +262,17 @@ class StaticSession(NetworkSession):
         return keys, values
 
     def of_source(self, layers: Sequence[int]) -> tuple[int, Tensor, list[Tensor]]:
-        """Return the source's length, as a tensor [1] too, and these decoder layers' buffers of its keys and values."""
+        """The source's length, also as a tensor [1], and these decoder layers' buffers of its keys and values."""
         buffers = [tensor for layer in layers for tensor in self._held["cross"].pair(layer)]
         return self._sources, self._source_length_1, buffers
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
-        """Logits [`rows`, V], of which the first are those of `tokens`."""
+        """Logits [`rows`, V], of which the first belong to `tokens`."""
         return RUNS.run(step.run, *self.inputs(step, self._ids(tokens, rows), len(tokens)))[0]
 
     def inputs(self, step: Step, ids_1L: Tensor, count: int) -> list[Tensor]:
         """The inputs of `step` to read `count` tokens, padded to L."""
-        # The step proper reads no positions: what it computes from them is an input, too.
+        # The step itself reads no positions: values that depend on them are also inputs.
         fixed = self._of_source(step, ids_1L, count)
         placed = self._looked_up((id(step), ids_1L.shape[1]), count, partial(self._placed, step, ids_1L, count, fixed))
         return [ids_1L, *placed[:3], self._source_length_1, *self._buffers, *fixed, *placed[3:]]

@@ -1,8 +1,8 @@
 """A captured graph as plain JSON, and back, so that a capture can be cached on disk.
 
-Stored are operations by name, their arguments, and the shapes and dtypes of what they return; weights are names of the
-network's own tensors. Nothing that is read is executed or unpickled: an operation is looked up among those of torch and
-of this package, and a size is arithmetic on open sizes.
+A file stores operations by name, their arguments, and the shapes and dtypes of their results; weights are names of the
+network's own tensors. Nothing that is read is executed or unpickled: an operation is looked up in torch and in this
+package, and a size is arithmetic on open sizes.
 """
 
 import ast
@@ -32,7 +32,7 @@ ARITHMETIC: dict[type[ast.operator], Callable[[Any, Any], Any]] = {
 
 
 class NotStorable(ValueError):
-    """Raised where a graph holds a value that cannot be written to a file."""
+    """Raised if a graph holds a value that cannot be written to a file."""
 
 
 def stored(module: GraphModule, weights: Mapping[str, Tensor]) -> dict[str, object]:
@@ -164,7 +164,7 @@ def _restored(argument: Any, made: Mapping[str, Node]) -> Any:
 
 
 def _stored_value(found: Any, open_: dict[str, int]) -> Any:
-    """Shape and dtype of a tensor, or a size; None of anything else."""
+    """Shape and dtype of a tensor, or a size; None for anything else."""
     if isinstance(found, Tensor):
         shape = [_stored_size(size, open_) for size in found.shape]
         return {"shape": shape, "dtype": str(found.dtype).removeprefix("torch.")}

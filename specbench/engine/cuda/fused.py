@@ -4,7 +4,7 @@ A step over a few tokens of a small model is bound by its launches. The kernels 
 torch for CUDA. Each is compared with torch before it is used (`agreement`): where Triton is missing nothing is fused,
 and a kernel that fails or disagrees leaves its operations to torch.
 
-Each function computes what the operations that it stands for compute, in torch where tensors are not on a GPU. Sums
+Each function computes what the operations that it stands for compute, in torch if tensors are not on a GPU. Sums
 within a row are in fp32, and no row depends on another.
 
 Shapes: B rows, L new tokens, E channels.

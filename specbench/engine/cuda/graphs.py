@@ -1,4 +1,4 @@
-"""The static step as CUDA graphs: one launch a step instead of hundreds.
+"""The static step as CUDA graphs: one launch per step instead of hundreds.
 
 A graph is captured for each number of new tokens and each set of buffers, before timing starts (`get_ready`), and
 replayed after that. A step without a graph runs uncaptured, and is captured before the next prompt. A graph reads
@@ -106,7 +106,7 @@ class CudaGraphModel(StaticModel):
     def graph(self, step: Step, count: int, buffers: Sequence[Tensor]) -> StepGraph | None:
         """The graph of `step` over `count` tokens with these buffers.
 
-        None where it has not been captured: the next `get_ready` captures it, since a clock may be running now.
+        None if it has not been captured: the next `get_ready` captures it, since a clock may be running now.
         """
         found = self._found(self._key(id(step), count, buffers))
         if found is None:
@@ -169,7 +169,7 @@ class CudaGraphModel(StaticModel):
     def filled(self, rows: int) -> int:
         """The rows of the graph that reads `rows` rows.
 
-        A network that counts its positions itself would count padding rows, too: it has a graph for each number.
+        A network that counts its positions itself would also count padding rows: it has a graph for each number.
         """
         return rows if self.placement.counts_itself else _filled(rows)
 
@@ -258,7 +258,7 @@ def _grown(size: int, needed: int) -> int:
 
 
 class CudaGraphSession(StaticSession):
-    """A static session whose steps replay CUDA graphs where one is captured for their size."""
+    """A static session whose steps replay CUDA graphs if one is captured for their size."""
 
     model: CudaGraphModel
 

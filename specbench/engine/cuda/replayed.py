@@ -219,11 +219,11 @@ class FunctionGraph:
 
 
 class NotCaptured(RuntimeError):
-    """Raised, with the reason, where a rollout cannot be captured as one CUDA graph."""
+    """Raised, with the reason, if a rollout cannot be captured as one CUDA graph."""
 
 
 def rollout_graph(capture: Capture, rollout: Rollout) -> RolloutGraph:
-    """The graph of `rollout`. Raises NotCaptured, and warns, where it cannot be captured."""
+    """The graph of `rollout`. Raises NotCaptured, and warns, if it cannot be captured."""
     try:
         return RolloutGraph(capture, rollout)
     except RuntimeError as error:

@@ -1,4 +1,4 @@
-"""The kernels of `fused` in Triton. Imported on a GPU alone, and in a test by Triton's own interpreter.
+"""The kernels of `fused` in Triton. Imported only on a GPU, and in a test by Triton's own interpreter.
 
 Nothing here is a copy of a library's kernel. On a GPU that has it a kernel starts before its predecessor has drained
 (programmatic dependent launch): it waits for that, and lets its successor start, before it reads anything.

@@ -1,4 +1,4 @@
-"""What a layer of a session's cache can do: hold what it reads, drop its last tokens, keep selected nodes of a tree.
+"""Layers of a session's cache, which hold what they read, drop their last tokens, and keep selected nodes of a tree.
 
 Attention holds keys and values of each token, which are cut and gathered. A recurrent layer (short convolution,
 state-space, gated delta rule) has one state that each token replaces, and no inverse. It holds the state after each of
@@ -6,9 +6,9 @@ its last tokens, so that dropping tokens is choosing a state, and nodes of a tre
 
 The other way is to hold the state before a pass, and after a rejection to read the accepted tokens again. On a CPU it
 is slower (random shapes of 8 layers, Qwen 3-Next, Mamba 2, Bamba and LFM 2): reading 1 to 4 tokens again costs 1 to 3
-steps per pass, while the states of 2 to 6 tokens, computed one after another, take no longer than its own scan,
-which fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway, and memory for those of
-a pass and of HELD tokens before it. Trees need states by node in any case.
+steps per pass, while the states of 2 to 6 tokens, computed one after another, take no longer than its own scan, which
+fills up a chunk of 64. Holding costs no time, since each token makes a new state anyway. It costs memory for the states
+of a pass and of HELD tokens before it. Trees need states by node in any case.
 """
 
 from collections.abc import Sequence
@@ -31,12 +31,12 @@ class Arrangement(NamedTuple):
     """The new tokens of one row: `tokens` after its sequence, or the last `tokens` nodes of a tree after it."""
 
     tokens: int
-    parents: tuple[int, ...] = ()  # of all nodes, see `OpenTree`; empty where tokens follow one another
+    parents: tuple[int, ...] = ()  # of all nodes, see `OpenTree`; empty if tokens follow one another
     earlier: int = 0  # nodes that were read before, as a chain or as a tree
 
     @staticmethod
     def of(tree: OpenTree, count: int) -> "Arrangement":
-        """The newest `count` nodes of `tree`; where it has none, tokens of the sequence."""
+        """The newest `count` nodes of `tree`, or tokens of the sequence if it has none."""
         return Arrangement(count, () if tree.is_chain else tree.parents, max(0, len(tree) - count))
 
     def before(self, held: int) -> list[int]:
@@ -83,7 +83,7 @@ class KeyValueLayer(DynamicLayer):
         return whole
 
     def bytes_of(self, tokens: int) -> int:
-        """The bytes of so many tokens, where one has been read."""
+        """The bytes of so many tokens, if one has been read."""
         held: list[Tensor] = [states for states in (self.keys, self.values) if states is not None]
         return tokens * sum(states.nbytes for states in held)
 
@@ -149,7 +149,7 @@ class RecurrentStates:
         return windows
 
     def bytes_of(self, tokens: int) -> int:
-        """The bytes that are held after so many tokens, at least one, where one has been read."""
+        """The bytes that are held after so many tokens, at least one, if one has been read."""
         assert self._inputs is not None
         held = min(tokens, HELD)
         inputs = self._inputs.nbytes // self._inputs.shape[-1] * (self._inputs.shape[-1] + held - self.held)
@@ -176,7 +176,7 @@ class RecurrentStates:
 
 
 class RecurrentLayer(LinearAttentionLayer):
-    """The states of one layer for the rows of a run: of a session one, of a batch several.
+    """The states of one layer for the rows of a run: one row for a session, several for a batch.
 
     It shows `transformers` none of them, so that a module reads any number of tokens through the same two functions,
     which `recurrence` replaces: the convolution, and the scan.

@@ -35,7 +35,7 @@ ONCE_A_SOURCE = re.compile(r"(EncDecAttention|encoder_attn)\.(k|v|k_proj|v_proj)
 
 @dataclass(frozen=True)
 class SessionTraits:
-    """What sessions of a model hand over, and cannot do.
+    """States that a model's sessions hand over, and features that they lack.
 
     Attributes:
         columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
@@ -63,9 +63,9 @@ class EngineReport:
     Attributes:
         warmup_s: seconds spent on making it ready.
         fell_back: why 'auto' came to it.
-        rollout_fell_back: why it drafts step by step, where its steps should be one graph.
-        not_invariant: why rows depend on how many are read at once, where they were meant not to.
-        unused_tensors: of its files, which the network has no place for.
+        rollout_fell_back: why it drafts step by step, if its steps should be one graph.
+        not_invariant: why rows depend on how many are read at once, if they should not.
+        unused_tensors: tensors of its files for which the network has no place.
         weights: what became of quantised weights, in words.
         gpu_kernels: the kernels of ours that its captured steps call (`engine.cuda.fused`); None off a GPU.
     """
@@ -84,7 +84,7 @@ class EagerModel(Model):
 
     engine = "eager"
     no_windows: str | None = None  # why its sessions cannot have a window
-    program: Any = None  # its step, where that is captured
+    program: Any = None  # its step, if it is captured
 
     def __init__(
         self, network: Any, vocabulary_size: int, eos_ids: frozenset[int], traits: SessionTraits = PLAIN
@@ -122,7 +122,7 @@ class EagerModel(Model):
         return self._shallow[part]
 
     def windowed(self, window: Window, key: str) -> "EagerModel":
-        """This model, its weights shared, with sessions that attend to `window` alone.
+        """This model, its weights shared, with sessions that attend only to `window`.
 
         Raises UserError if its sessions cannot; the message names `key`.
         """
@@ -134,7 +134,7 @@ class EagerModel(Model):
         return made
 
     def project(self, states_ND: Tensor) -> Tensor:
-        """Logits [N, V] of the head alone, for a network that returns the input of its head."""
+        """Logits [N, V] of only the head, for a network that returns the input of its head."""
         logits_NV: Tensor = self.network.get_output_embeddings().head(states_ND)
         return logits_NV
 
@@ -181,12 +181,12 @@ class EagerModel(Model):
         return self.recurrence is not None and not self.recurrence.attends
 
     def require_batches(self, rows: int) -> None:
-        """Raise UserError where the network cannot run over `rows` rows at once."""
+        """Raise UserError if the network cannot run over `rows` rows at once."""
         if reason := None if self._only_recurrent else self.placement.no_trees:
             raise UserError(f"batch={rows}: {type(self.network).__name__} {reason}; use batch=1")
 
     def steps_of_rows(self, rows: int) -> StepsOfRows:
-        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError where it cannot."""
+        """How the network runs over up to `rows` rows, see `Batch`. Raises UserError if it cannot."""
         self.require_batches(rows)
         return EagerSteps(self.network, self.placement)
 
@@ -196,13 +196,13 @@ class EagerModel(Model):
         return self.recurrence is not None
 
     def read_at_once(self, reads: Sequence[Read]) -> list[Tensor]:
-        """The logits of each of `reads` from one run; equal to those of single runs up to rounding."""
+        """The logits of each of `reads` from one run; equal to single runs' up to rounding."""
         if len(reads) == 1:
             return [reads[0].session.extend(reads[0].tokens, reads[0].parents)]
         return RecurrentSession.read_rows(self, reads)
 
     def bytes_of_session(self, tokens: int) -> int:
-        """The most bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
+        """Maximum bytes that a session of this network, which has recurrent layers, caches for so many tokens."""
         session = RecurrentSession(self, Prompt((), (0, 0)))
         return session.bytes_of(tokens)
 
@@ -214,7 +214,7 @@ class EagerModel(Model):
 
 
 def ids_on(device: torch.device, tokens: Tokens, readable: int) -> Tensor:
-    """`tokens` [1, L] on `device`. Raises UserError for a token that is none of the first `readable`."""
+    """`tokens` [1, L] on `device`. Raises UserError for a token beyond the first `readable`."""
     if isinstance(tokens, Tensor):
         return tokens.unsqueeze(0)
     require_readable(tokens, readable)

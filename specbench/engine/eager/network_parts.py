@@ -100,7 +100,7 @@ def reduced(network: Any, part: Part) -> Any:
 
 
 def own_head(network: Any) -> Any:
-    """The output projection [D] -> [V] itself, also where `return_states` has wrapped it."""
+    """The output projection [D] -> [V] itself, also if `return_states` has wrapped it."""
     head = network.get_output_embeddings()
     return getattr(head, "head", head)
 
@@ -202,7 +202,7 @@ class Taps:
     """The states after so many decoder layers, 0 being the embeddings, of the latest run. `close` stops it."""
 
     def __init__(self, network: Any, depths: Sequence[int]) -> None:
-        """Raises ValueError where the network has fewer layers."""
+        """Raises ValueError if the network has fewer layers."""
         layers = layer_list(network)
         if depths and not 0 <= min(depths) <= max(depths) <= decoder_layers(network):
             raise ValueError(f"taps {list(depths)}: the target has {decoder_layers(network)} decoder layers")
@@ -226,7 +226,7 @@ class Taps:
             hook.remove()
 
 
-# Some networks change their logits after the head, which would change the states, too.
+# Some networks change their logits after the head, which would also change the states.
 AFTER_THE_HEAD = ("final_logit_softcapping", "logit_scale", "logits_scaling")
 
 

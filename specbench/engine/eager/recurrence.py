@@ -1,7 +1,7 @@
 """How a network's recurrent layers read several tokens at once: projections together, states one after another.
 
 A module of `transformers` calls two functions of its file for the recurrent part: a causal convolution, and a scan,
-which returns the last state alone. While a session reads, both are replaced by ours. They take each token from the
+which returns only the last state. While a session reads, both are replaced by ours. They take each token from the
 state of the token it follows, by the function that the module itself uses for a single token, and hold every state.
 
 Shapes: B rows, L new tokens, D channels of the convolution, K its width.
@@ -37,7 +37,7 @@ ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}  # kin
 RECURRENT = {"conv", "linear_attention", "hybrid", "hybrid_sliding"}
 Step = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 CONVOLUTION = "causal_conv1d_fn"
-# Families whose completions `tests/engine/eager/test_recurrent.py` compares with those of reading one token at a time.
+# Families whose completions `tests/engine/eager/test_recurrent.py` compares with reading one token at a time.
 FAMILIES = (
     "bamba", "falcon_h1", "falcon_mamba", "granitemoehybrid", "jamba", "lfm2", "lfm2_moe", "mamba", "mamba2",
     "nemotron_h", "olmo_hybrid", "qwen3_5_moe_text", "qwen3_5_text", "qwen3_next", "zamba2",
@@ -60,9 +60,9 @@ class Reading:
     def stepped(
         self, zeros: Callable[[], Tensor], step: Callable[[int, Tensor], tuple[Tensor, Tensor]]
     ) -> list[Tensor]:
-        """What `step` returns first for each new token, given its number and the states [B, ...] that it follows.
+        """The first results of `step` for each new token, given its number and the states [B, ...] that it follows.
 
-        `step` returns the states after it, too. `zeros` is the state [1, ...] before the first token.
+        `step` also returns the states after it. `zeros` is the state [1, ...] before the first token.
         """
         for row in self.rows:
             if not row.states:
@@ -130,7 +130,7 @@ def _gated_delta_rule(
 def _mamba2(
     reading: Reading, own: Any, single: Any, inputs: Tensor, dt: Tensor, A: Tensor, B: Tensor, C: Tensor, **options: Any
 ) -> Any:
-    """The scan of Mamba-2 and the hybrids with it, whose limits of dt hold here for single tokens, too."""
+    """The scan of Mamba-2 and the hybrids with it, whose limits of dt here also hold for single tokens."""
     if reading.from_nothing:
         return own(inputs, dt, A, B, C, **options)
     _, _, heads, width = inputs.shape
@@ -221,7 +221,7 @@ class Recurrence:
 
     @contextmanager
     def reading(self, layers: Sequence[Any], new: Sequence[Arrangement]) -> Iterator[None]:
-        """A context in which the network reads `new` tokens, one arrangement a row, into a cache's `layers`."""
+        """A context in which the network reads `new` tokens, one arrangement per row, into a cache's `layers`."""
         reading, own = Reading(new), vars(self.module)
         for layer in layers:
             if isinstance(layer, RecurrentLayer):

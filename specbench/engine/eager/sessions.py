@@ -1,6 +1,6 @@
 """Sessions over a `transformers` module and its growing cache: one for each of the two families.
 
-The encoder runs once a prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
+The encoder runs once per prompt. Rolling back cuts the decoder's self-attention cache only; the cross-attention cache
 belongs to the source. `ShallowSession` reads ahead with the first layers, or some of the sublayers, over the cache of
 another session.
 """
@@ -36,7 +36,7 @@ class SessionModel(Protocol):
     placement: Placement
     state_width: int  # columns after the logits that hold what the head read, and taps
     tap_width: int  # of these the last, which hold taps
-    states_of_prompt: bool  # sessions hand over the states of the whole prompt, too
+    states_of_prompt: bool  # sessions also hand over the states of the whole prompt
     recurrence: Recurrence | None
     beginnings: Any  # that sessions copy
 
@@ -45,7 +45,7 @@ class SessionModel(Protocol):
         ...
 
     def require_trees(self) -> None:
-        """Raise UserError where the model cannot read a tree."""
+        """Raise UserError if the model cannot read a tree."""
         ...
 
     def ids(self, tokens: Tokens) -> Tensor:
@@ -54,7 +54,7 @@ class SessionModel(Protocol):
 
 
 class NetworkSession(Session):
-    """What all sessions over a `transformers` network share: a text, the tree of candidates after it, and states.
+    """Shared parts of all sessions over a `transformers` network: a text, the tree of candidates after it, and states.
 
     Its first layers may be `ahead` of the others by so many tokens, and by the nodes of a tree, see `ShallowSession`.
     The next reading of all layers drops that. Below 0 they read again tokens that all layers have read, as in teacher
@@ -77,7 +77,7 @@ class NetworkSession(Session):
         self._last.select(list(path), self.length)
 
     def no_logits(self) -> Tensor:
-        """What a session returns that is to read nothing."""
+        """The result of a session that is to read nothing."""
         return torch.empty(0, self.model.vocabulary_size, device=self.model.device, dtype=self.model.network.dtype)
 
     def states(self, start: int, stop: int) -> Tensor | None:
@@ -96,7 +96,7 @@ class NetworkSession(Session):
 
     @abstractmethod
     def crop_ahead(self, tokens: int) -> None:
-        """Forget the last `tokens` of what the first layers have read alone, and their tree."""
+        """Forget the last `tokens` that only the first layers have read, and their tree."""
 
     @abstractmethod
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
@@ -105,17 +105,17 @@ class NetworkSession(Session):
     def rollout_ahead(
         self, part: Part, tokens: Sequence[int], choice: TokenChoice, steps: int, uniform_G: Tensor | None
     ) -> tuple[Tokens, Tensor | None] | None:
-        """`Session.rollout` of these first layers, in their caches; None, with nothing read, where none is captured."""
+        """`Session.rollout` of these first layers, in their caches; None, with nothing read, if none is captured."""
         return None
 
     def select_ahead(self, part: Part, path: Sequence[int]) -> None:
-        """Append the nodes of `path` to what the first layers have read alone, and forget the rest of their tree."""
+        """Append the nodes of `path` to the tokens that only the first layers have read; forget their tree."""
         self._keep_nodes(self.length + self.ahead, self._ahead_tree, path, part)
         self.ahead += len(path)
 
     @abstractmethod
     def _keep_nodes(self, length: int, tree: OpenTree, path: Sequence[int], part: Part | None = None) -> None:
-        """Keep of `tree`, which follows `length` cached tokens, the nodes of `path` alone, in the layers of `part`."""
+        """Keep only the nodes of `path` of `tree`, which follows `length` cached tokens, in the layers of `part`."""
 
     def _keep_states(self, logits_LV: Tensor, in_tree: bool) -> None:
         """Hold the states beside the logits of what was just read: tokens, or the newest nodes of the tree."""
@@ -198,7 +198,7 @@ class EagerSession(NetworkSession):
             self._ahead_tree.close()
 
     def read_ahead(self, part: Part, tokens: Tokens, parents: Sequence[int] | None) -> Tensor:
-        self._tree.grow((), None)  # the tree of all layers is selected from before the first read on alone
+        self._tree.grow((), None)  # the tree of all layers is selected from before only the first layers read on
         model = self.model.shallow(*part)
         logits_LV = self._forward(model, tokens, parents, self.length + self.ahead, self._ahead_tree)
         if parents is None:
@@ -401,7 +401,7 @@ class RecurrentSession(DecoderOnlySession):
         return found
 
     def bytes_of(self, tokens: int) -> int:
-        """The most bytes that its layers hold after so many tokens; one was read so far."""
+        """Maximum bytes that its layers hold after so many tokens; one was read so far."""
         return sum(layer.bytes_of(tokens) for layer in self._caches(None))
 
     def select(self, path: Sequence[int]) -> None:

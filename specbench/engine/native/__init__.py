@@ -1,4 +1,4 @@
-"""A captured step as a program for kernels of our own, in C, compiled where there is a compiler.
+"""A captured step as a program for kernels of our own, in C, compiled if there is a compiler.
 
 A step of a small model is bound by the calls of its operations, about 10 us for each linear map and norm. Here one call
 runs them all.

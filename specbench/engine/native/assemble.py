@@ -150,7 +150,7 @@ class Assembly(Values):
 
     def _rms_norm(self, node: Node) -> None:
         given: list[Any] = [*node.args[2:4], *(None, None)][:2]
-        epsilon = float(given[1] or torch.finfo(torch.float32).eps)  # in which torch computes bf16, too
+        epsilon = float(given[1] or torch.finfo(torch.float32).eps)  # in which torch also computes bf16
         self._norm(node, given[0], None, epsilon, False)
 
     def _layer_norm(self, node: Node) -> None:
@@ -321,7 +321,7 @@ class Assembly(Values):
             inner=form.width // form.heads, heads=form.heads,
             key_heads=int(value(keys).shape[1]), scale=float(scale),  # type: ignore[arg-type]
         )  # fmt: skip
-        if keys in self._values and values in self._values:  # of the new tokens, as where a source is read
+        if keys in self._values and values in self._values:  # of the new tokens, as when a source is read
             if not all(self._form(one).heads_first for one in (keys, values)):  # type: ignore[arg-type]
                 raise Unknown
             made.y, made.z = self._value(keys), self._value(values)

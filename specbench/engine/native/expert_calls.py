@@ -62,7 +62,7 @@ class NativeExperts:
 
 
 def with_native_experts(module: GraphModule, packed: PackedWeights) -> GraphModule:
-    """`module` with its layers of experts in our kernels where these read their numbers, in place."""
+    """`module` with its layers of experts in our kernels if these read their numbers, in place."""
     for node in calls(module, torch.ops.specbench.experts.default):
         layer = ExpertLayer.of(module, node)
         dtypes = value(node.args[0]).dtype, value(node.args[2]).dtype

@@ -14,8 +14,8 @@ class DoesNotFit(ValueError):
 def require_fits(program: list[Instruction], outside: int, sizes: int) -> None:
     """Check each operand of `program`, which is given so many tensors and sizes, since `kernels.c` checks none.
 
-    Raises DoesNotFit where a value is read that is not there (yet, or any more), or past its columns; where a weight
-    has other numbers than are read of it; and where a tensor or a size is not given.
+    Raises DoesNotFit if a value is read that is not there (yet, or any more), or past its columns; if a weight
+    has other numbers than are read of it; and if a tensor or a size is not given.
     """
     written: set[int | None] = set()
     for one in program:

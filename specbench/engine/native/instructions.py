@@ -11,7 +11,7 @@ from torch import Tensor
 
 from specbench.kernels.structures import Op, RawInstruction, RawRef
 
-OF_ROWS = -1  # instead of the number of a size: keys and values are those of the new tokens, and in no cache
+OF_ROWS = -1  # instead of the number of a size: keys and values belong to the new tokens, and are in no cache
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Instruction:
     activation: int = -1
     normed: bool = False
     period: int = 0  # of y's columns, which are repeated to the width; 0: none are
-    level_bits: int = 0  # of a linear map's weights, where they are levels
+    level_bits: int = 0  # of a linear map's weights, if they are levels
     short_cache: bool = False  # whether keys and values outside are bf16
 
     @property

@@ -1,4 +1,4 @@
-"""What the sessions of a model look up once: calls, addresses of positions, and the pace of completions."""
+"""Values that the sessions of a model look up once: calls, addresses of positions, and the pace of completions."""
 
 import weakref
 from collections.abc import Sequence
@@ -30,7 +30,7 @@ class OfBuffers:
 
 
 class Lookups:
-    """What the sessions of a model look up once.
+    """Values that the sessions of a model look up once.
 
     places: what a step reads of the place in a text, by step, tokens and slots.
     calls: a call by step, tokens, and slots of the text and the source, and which of its inputs are placed.

@@ -21,7 +21,7 @@ from specbench.kernels.structures import Op
 
 
 class ShortCaches(NotImplementedError):
-    """Raised where torch would read caches in bf16 step by step: it is faster on fp32."""
+    """Raised if torch would read caches in bf16 step by step: it is faster on fp32."""
 
 
 def lower_native(

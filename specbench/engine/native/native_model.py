@@ -49,7 +49,7 @@ class NativeModel(StaticModel):
 
     @cached_property
     def lookups(self) -> Lookups:
-        """What its sessions look up once."""
+        """The values that its sessions look up once."""
         return Lookups()
 
     def _forget_placed(self) -> None:
@@ -71,7 +71,7 @@ class NativeModel(StaticModel):
         return self.network.dtype == torch.bfloat16 and not computes_bf16()
 
     def ready(self, function: Callable[..., Tensor], widths: Sequence[int]) -> Callable[..., Tensor]:
-        """In our kernels; with a warning as it is where it cannot be captured."""
+        """`function` in our kernels, or, with a warning, as it is if it cannot be captured."""
         like = next(self.network.parameters())[..., :0]
         try:
             with torch.inference_mode():
@@ -84,7 +84,7 @@ class NativeModel(StaticModel):
             return function
 
     def steps_of_rows(self, rows: int) -> CapturedSteps:
-        """The step in parts, some of them torch's: where these are slow, one row after the other is faster."""
+        """The step in parts, some of them torch's; row by row if torch's parts are slow."""
         if self.torch_is_slow:
             self.require_batches(rows)
             steps = (RowByRow if rows > 1 else CapturedSteps)(self.program, self.program)
@@ -95,7 +95,7 @@ class NativeModel(StaticModel):
 
     @property
     def reads_at_once(self) -> bool:
-        """Whether one run reads for several sessions: where a step is one program, with parts of any sequences."""
+        """Whether one run reads for several sessions: if a step is one program, with parts of any sequences."""
         return all(isinstance(step.run, WholeStep) for step in (self.program.one, self.program.several))
 
     @torch.inference_mode()
@@ -115,7 +115,7 @@ class NativeModel(StaticModel):
         return fits and choice.sampling.min_p is None
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
-        """Passes with `session` and `draft` in calls of the kernels; None where these cannot run them."""
+        """Passes with `session` and `draft` in calls of the kernels; None if these cannot run them."""
         usual = self.lookups.pace.tokens
         if not (isinstance(session, NativeSession) and session.passes_in_calls(plan.choosing, plan.end, usual)):
             return None

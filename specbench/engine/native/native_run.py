@@ -45,7 +45,7 @@ class NativeRun:
             run.prepared,
             run.sizes,
         )
-        # Of each result (heads, channels), where it is heads'.
+        # (heads, channels) of each result that consists of heads.
         self.heads = [(f.heads, f.width // f.heads) for f in self._forms if f.heads and f.heads_first]
         self._inner = max((one.inner for one in self._program if one.op == Op.LINEAR), default=0)
         self._attends = [one for one in self._program if one.op == Op.ATTEND]
@@ -80,7 +80,7 @@ class NativeRun:
         return made
 
     def require_buffers(self, outside: Sequence[Tensor]) -> None:
-        """Raise DoesNotFit where a cache among the tensors outside has other heads or channels than the program's."""
+        """Raise DoesNotFit if a cache among the tensors outside has other heads or channels than the program's."""
         for one in self._program:
             if one.op in (Op.WRITE, Op.ATTEND) and one.slots != OF_ROWS:
                 heads = one.heads if one.op == Op.WRITE else one.key_heads
@@ -100,12 +100,12 @@ class NativeRun:
         return [torch.empty(texts, rows // texts, width, dtype=self.dtype) for width in self.widths]
 
     def prepare(self, number: int, tensor: Tensor) -> Tensor:
-        """What the program reads of the tensor outside that has this number."""
+        """The tensor outside of this number, in the form that the program reads."""
         prepared = self.prepared.get(number)
         return tensor if prepared is None else prepared(tensor)
 
     def rows_of(self, outside: Sequence[Tensor]) -> tuple[int, int]:
-        """B and B * L; B is 1 where no tensor has an axis for texts."""
+        """B and B * L; B is 1 if no tensor has an axis for texts."""
         number, width = self._rows_of
         return 1 if self._texts_of is None else len(outside[self._texts_of]), outside[number].numel() // width
 
@@ -126,7 +126,7 @@ class NativeRun:
         return [one.in_blocks for one in self._attends]
 
     def shared(self, rows: int, sizes: Sequence[int]) -> int:
-        """Floats that the threads share: what each block of a cache comes to, where they divide a text's blocks."""
+        """Floats that the threads share: what each block of a cache comes to, if they divide a text's blocks."""
         blocks = {(one.heads, one.key_heads, one.inner, one.slots) for one in self._attends if one.in_blocks}
         return max((lines(library().shared_room(*kind, rows, sizes[slots])) for *kind, slots in blocks), default=0)
 
@@ -143,7 +143,7 @@ class NativeRun:
 
 
 class Placed(NamedTuple):
-    """Tensors that depend on the place in the text; `address` is that of the array of their addresses."""
+    """Tensors that depend on the place in the text; `address` locates the array of their addresses."""
 
     address: int
     addresses: Any
@@ -151,7 +151,7 @@ class Placed(NamedTuple):
 
 
 class Places:
-    """The `Placed` of a step over so many tokens by the length of the text before them, as C looks it up, too."""
+    """The `Placed` of a step over so many tokens by the length of the text before them; C also looks them up here."""
 
     def __init__(self, slots: int) -> None:
         self.addresses = (ctypes.c_void_p * (slots + 1))()
@@ -175,7 +175,7 @@ class BoundCall:
     placed: "Placed | None" = None
 
     def __init__(self, run: NativeRun, outside: Sequence[Tensor], moved: Sequence[int] = (), ids: int = -1) -> None:
-        """`moved`: numbers of the tensors that `place` sets; `ids`: that of the new tokens."""
+        """`moved`: numbers of the tensors that `place` sets; `ids`: the number of the new tokens' tensor."""
         self.program, self.ids, self._moved = run, ids, (ctypes.c_int64 * len(moved))(*moved)
         self.texts, self.rows = run.rows_of(outside)
         self.held = [run.prepare(number, one) for number, one in enumerate(outside)]

@@ -150,7 +150,7 @@ class NativeSession(StaticSession):
         return [call], made[1]
 
     def _placed_now(self, step: Step, count: int, numbers: Sequence[int]) -> Placed:
-        """What a call of `step` over the newest `count` tokens or nodes looks up: its inputs of these numbers."""
+        """The inputs of these numbers that a call of `step` over the newest `count` tokens or nodes looks up."""
         places, key = self.model.lookups.places, (id(step), count, self._capacity)
         is_by_length = self.in_a_row and not self._tree.parents
         if is_by_length and key in places and (known := places[key].get(self.length)) is not None:
@@ -171,9 +171,10 @@ class NativeSession(StaticSession):
     def passes_in_calls(self, choice: TokenChoice, end: int, usual: int) -> bool:
         """Whether passes up to `end` tokens can run in calls; then it has room for `usual` tokens.
 
-        Where buffers grow within a completion, Python takes as long as two steps of a small model. `usual` are those of
-        the longest completion so far. One that ends earlier gets as much: attention looks through all slots, of which
-        128 more take 2% of a small model's step, so that parts of completions would be timed too short.
+        If buffers grow within a completion, Python takes as long as two steps of a small model. `usual` is the length
+        of the longest completion so far. A completion that ends earlier gets as much room: attention goes through all
+        slots, and 128 more of them take 2% of a small model's step, so that parts of completions would be timed too
+        short.
         """
         if not (self.in_a_row and self.model.chooses(choice) and end <= (self.model.longest or end)):
             return False
@@ -216,7 +217,7 @@ class NativeSession(StaticSession):
     ) -> tuple[list[int], Tensor | None] | None:
         """Draft `steps` tokens in one call: `Session.rollout`; a text that ends has no tokens after its end."""
         model, end = self.model, self.length + len(tokens) + steps - 1
-        # Where a draft reads its states, these are to be kept.
+        # If a draft reads its states, these are to be kept.
         if not model.chooses(choice) or model.state_width or end > (model.longest or end) or self._tree:
             return None
         rollout = self._rollout(tokens, choice, steps)

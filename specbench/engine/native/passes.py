@@ -1,6 +1,6 @@
 """Passes of Algorithm 1 in one call: gamma steps of the draft, the target's run, and the verdict, several times over.
 
-Between the passes of a small model Python would take a quarter of the time: the weights push what it uses out of the
+Between the passes of a small model Python would take a quarter of the time: the weights push its data out of the
 processor's caches.
 """
 
@@ -23,7 +23,7 @@ MOST_DRAWN = 8  # passes whose random numbers are drawn at once: those after an 
 
 
 class Pace:
-    """The pace of a model's completions: the passes of a call, and the most tokens so far.
+    """The pace of a model's completions: the passes of a call, and the length of the longest completion so far.
 
     A call has as many as take 50 ms, for which Ctrl-C waits, but at least two.
     """
@@ -55,7 +55,7 @@ class ReadingSession(Protocol):
 class PassNumbers(NamedTuple):
     """The random numbers of P passes: of G drafted tokens, of their tests, and of N draws after them.
 
-    None of the first where a draft is greedy, and none of the second where the rule draws at each place (N = G + 1).
+    None of the first if a draft is greedy, and none of the second if the rule draws at each place (N = G + 1).
     """
 
     uniform_PG: Tensor
@@ -171,7 +171,7 @@ class NativePasses:
         size, gamma = min(plan.gamma, plan.end - length - 1), plan.gamma
         target = self._target.reader(plan.choosing, gamma + 1, length + size)
         target.begin(self._target, rows_GV)
-        draft = target  # at gamma 0, where it is not used
+        draft = target  # at gamma 0, which does not use it
         if self._draft is not None:
             # A draft has two unread tokens after a pass in which all of its own were accepted.
             draft = self._draft.reader(plan.drafting, max(2, gamma), length + size)
@@ -216,7 +216,7 @@ class NativePasses:
     def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
         """Passes from `length` tokens on, and their number; the first drafts `size` tokens.
 
-        Raises FloatingPointError where a row was not finite, and RuntimeError where no pass could run.
+        Raises FloatingPointError if a row was not finite, and RuntimeError if no pass could run.
         """
         if (count := self._run_where_ready(draft, target)) == 0:
             target.add(self._target, length - 1, size + 1)

@@ -23,15 +23,15 @@ PROMPT_ROWS = 256  # tokens of a text that our kernels read at once: more would 
 
 
 class LoweredPrompt:
-    """The reading of a prompt or a source in native programs, or in torch's operations where these are faster.
+    """The reading of a prompt or a source in native programs, or in torch's operations if these are faster.
 
-    Torch's attention goes through the keys once for many tokens, so that the longer a prompt, the more of its time it
-    saves, and the wider a model, the less of its time that is. In bf16 with matrix registers (2 cores with AMX) both
-    take as long at 150 tokens of 128 channels and at 310 of 256, and with 576 channels ours take 0.5 to 0.7 times as
-    long up to 768 tokens: there ours read up to as many tokens as the model is wide. Elsewhere they read `FEWEST`: on
-    2 cores with AVX-512 ours take 0.2 to 0.9 times as long up to 64 tokens, as long at 130, and 1.05 to 1.4 times at
-    250 to 500. In bf16 on a processor without instructions for it, ours are ten times as fast at any length. Where ours
-    go through a cache once for many tokens, too, and there are no matrix registers, they read prompts of any length.
+    Torch's attention goes through the keys once for many tokens. It saves more of the time the longer the prompt, and
+    less the wider the model. In bf16 with matrix registers (2 cores with AMX) both take equally long at 150 tokens of
+    128 channels and at 310 of 256. With 576 channels ours take 0.5 to 0.7 times as long up to 768 tokens: in this case
+    ours read up to as many tokens as the model is wide. Otherwise they read up to `FEWEST`: on 2 cores with AVX-512
+    ours take 0.2 to 0.9 times as long up to 64 tokens, equally long at 130, and 1.05 to 1.4 times at 250 to 500. In
+    bf16 on a processor without instructions for it, ours are ten times as fast at any length. If ours also go through a
+    cache once for many tokens, and there are no matrix registers, they read prompts of any length.
     """
 
     FEWEST, MOST = 128, 512  # tokens
@@ -69,7 +69,7 @@ class LoweredPrompt:
         return self._for(inputs[0])(*inputs)
 
     def into(self, buffers: Sequence[Tensor], *inputs: Tensor) -> bool:
-        """Write a source's keys and values into the first slots of `buffers`; False where torch is to read it."""
+        """Write a source's keys and values into the first slots of `buffers`; False if torch is to read it."""
         reading = self._for(inputs[0])
         if not isinstance(reading, WholeReading):
             return False

@@ -34,7 +34,7 @@ class Rollout:
     def __call__(self, uniform_G: Tensor | None) -> tuple[list[int], Tensor | None]:
         """The tokens that the steps choose, up to the first that ends a text, and the rows [G, V] they were drawn from.
 
-        The last token is NOT_DRAWN where its row is not finite. `uniform_G`: random numbers for the choices; None at
+        The last token is NOT_DRAWN if its row is not finite. `uniform_G`: random numbers for the choices; None at
         T = 0.
         """
         calls, raw, threads = self._calls, self._raw, torch.get_num_threads()

@@ -49,7 +49,7 @@ class Form:
 
 
 class Sizes(NamedTuple):
-    """How many rows there are, among the sizes of a graph: numbers, or texts where they are open."""
+    """How many rows there are, among the sizes of a graph, as numbers, or as text if they are open."""
 
     texts: int | str
     tokens: int | str  # of each text
@@ -73,10 +73,10 @@ class Values:
         self.prepared: dict[int, Callable[[Tensor], Tensor]] = {}  # of these numbers
         self.sizes: list[tuple[int, int]] = []  # (number of an outside tensor, axis)
         self.rows_of = (0, 1)  # the number of a tensor that has all rows, and its numbers in each
-        self.texts_of: int | None = None  # that of one whose first axis is the texts
+        self.texts_of: int | None = None  # the number of a tensor whose first axis is the texts
         self.dtype = torch.bfloat16
         self._values: dict[Node, Value] = {}
-        self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ where negated
+        self._columns: dict[Node, tuple[Node, list[int]]] = {}  # columns of another node's value, ~ if negated
         self._stored = 0
 
     def stored(self, node: Node) -> Form:
@@ -87,7 +87,7 @@ class Values:
         return form
 
     def _form(self, node: Node) -> Form:
-        """The form of a node's value. Raises Unknown where it is none."""
+        """The form of a node's value. Raises Unknown if it is no tensor in the dtype of the run."""
         tensor = value(node)
         if not isinstance(tensor, Tensor) or tensor.dtype not in (torch.bfloat16, torch.float32):
             raise Unknown

@@ -27,7 +27,7 @@ def laid_out(weight: Tensor) -> Tensor:
     return made
 
 
-# Of a linear map's weights, by the bits of their levels; 0: they are numbers of the model.
+# Layouts of a linear map's weights, by the bits of their levels; 0: they are numbers of the model.
 LAYOUTS: dict[int, Callable[[Tensor], Tensor]] = {
     0: laid_out, 8: partial(packed, bits=8), 4: partial(packed, bits=4),
     8 | HALF_SCALES: partial(packed_as_found, bits=8 | HALF_SCALES),

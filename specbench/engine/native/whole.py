@@ -44,7 +44,7 @@ class WholeStep:
 
     @property
     def ids(self) -> int:
-        """The index of the tokens' address among all; -1 where the program reads none."""
+        """The index of the tokens' address among all; -1 if the program reads none."""
         return self._order.index(0) if 0 in self._order else -1
 
 

@@ -17,13 +17,13 @@ LARGEST_HEADER = 10**8  # bytes, as the safetensors library reads
 
 
 class _Entry(TypedDict):
-    """What a header says of a tensor."""
+    """The description of a tensor in a header."""
 
     shape: list[int]
 
 
 def parameters(model: ModelConfig) -> int | None:
-    """The number of weights of `model`; None where nothing is known, or a file is damaged, which loading reports.
+    """The number of weights of `model`; None if it is unknown or a file is damaged, which loading reports.
 
     Counted in the headers of its safetensors, taken from the size of an old `.bin`, or from the note of its choice.
     """
@@ -47,7 +47,7 @@ def _in_files(folder: Path) -> int | None:
 
 
 def _tensors(file: Path) -> int:
-    """The numbers in a safetensors file, from its header alone."""
+    """The numbers in a safetensors file, from only its header."""
     with border.open_regular(file) as opened:
         size = int.from_bytes(opened.read(8), "little")
         if size > LARGEST_HEADER:

@@ -1,4 +1,4 @@
-"""LoRA adapters: a folder or a repository of peft, whose weights are merged into those of its base model at load.
+"""LoRA adapters: a folder or a repository of peft, whose weights are merged into its base model's at load.
 
 The merged model is an ordinary one: p, α and certificates are of base and adapter together.
 """
@@ -17,19 +17,19 @@ from specbench.engine.weights.pretrained import peft_config_in
 from specbench.errors import MachineError, UserError, first_line
 
 NAMED_BASE = "base_model_name_or_path"
-WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the first that there is; a .bin holds tensors alone
+WEIGHTS = ("adapter_model.safetensors", "adapter_model.bin")  # the first that exists; a .bin holds only tensors
 
 
 def adapter_of(model: ModelConfig, key: str) -> str | None:
-    """The folder of the adapter that `model` is, fetched if it has to be; None where it is a whole model.
+    """The folder of the adapter that `model` is, fetched if needed; None if it is a whole model.
 
-    A repository is asked only where `base` says that it holds an adapter.
+    A repository is asked only if `base` says that it holds an adapter.
     """
     if model.path is not None:
         folder = Path(model.path)
         if model.base is None and adapter_in(folder) is None:
             return None
-        # Of a folder that lacks one of them peft would ask the hub, by the folder's name.
+        # If a folder lacks one of them, peft would ask the hub for a repository of the folder's name.
         if not (folder / ADAPTER).is_file() or not any((folder / name).is_file() for name in WEIGHTS):
             raise UserError(f"{key}.path={model.path}: holds no adapter of peft ({ADAPTER} and {WEIGHTS[0]})")
         return model.path
@@ -43,9 +43,9 @@ def adapter_of(model: ModelConfig, key: str) -> str | None:
 
 
 def base_of(model: ModelConfig, key: str) -> ModelConfig:
-    """The model that `model` adapts; itself where it is a whole model.
+    """The model that `model` adapts; itself if it is a whole model.
 
-    Raises UserError where the base is named nowhere, or is an adapter itself.
+    Raises UserError if the base is named nowhere or is itself an adapter.
     """
     if model.path is None and model.base is None:
         return model
@@ -58,7 +58,7 @@ def base_of(model: ModelConfig, key: str) -> ModelConfig:
         place = {"path": base}
     found = ModelConfig(**place)
     if model.base is None and found.path is not None and not Path(found.path).exists():
-        # Named by its own file, from where it was trained, or from where it lies.
+        # Its own file names the base, relative to the folder of its training or to its own.
         found = ModelConfig(path=os.path.normpath(Path(folder) / found.path))
     if found.path is not None and not Path(found.path).exists():
         name = name_of(model)
@@ -80,7 +80,7 @@ def _named_base(folder: Path, key: str) -> str:
 
 
 def require_peft(key: str) -> None:
-    """Raise UserError where the package that reads adapters is missing."""
+    """Raise UserError if the package that reads adapters is missing."""
     if find_spec("peft") is None:
         raise UserError(f"{key}: LoRA adapters are read by the package peft: pip install 'specbench-toolkit[peft]'")
 
@@ -112,7 +112,7 @@ def merged(network: Any, folder: str, key: str) -> Any:
         raise UserError(f"{fault}, which has no place for {len(without_place)} of its tensors: {without_place[0]}")
     try:
         return adapted.merge_and_unload(safe_merge=True)
-    except Exception as error:  # ValueError where the sum is not finite; adapters of other kinds cannot be merged
+    except Exception as error:  # ValueError if the sum is not finite; adapters of other kinds cannot be merged
         raise _not_merged(error, fault, network, key) from error
 
 

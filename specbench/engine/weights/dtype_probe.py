@@ -23,7 +23,7 @@ from specbench.engine.weights.load import layers_of, shape_of
 from specbench.engine.weights.pretrained import LAYERS, network_of_shape
 
 DTYPES = (torch.bfloat16, torch.float32)
-TOKENS = (1, 8)  # a step alone, and one that verifies
+TOKENS = (1, 8)  # a plain step, and one that verifies
 ROUNDS = 12
 MOST_WEIGHTS = 2**24  # 64 MB in fp32: more than most caches hold
 MOST_MAPS = 24  # capturing more would take longer than timing them
@@ -32,7 +32,7 @@ SMALL_TABLE = 16
 
 
 def linear_maps(model: ModelConfig, key: str) -> list[tuple[int, int]]:
-    """(inputs, outputs) of the linear maps of all decoder layers of `model`, from its config alone.
+    """(inputs, outputs) of the linear maps of all decoder layers of `model`, from only its config.
 
     Raises:
         UserError, MachineError: as `load_model` on a config.
@@ -92,7 +92,7 @@ def _within(maps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
 
 
 def _runs(maps: Sequence[tuple[int, int]], dtype: torch.dtype, engine: str) -> tuple[Callable[..., Any], ...]:
-    """What computes the maps for one token, and for several: a function of token ids."""
+    """Functions of token ids that compute the maps, for one token and for several."""
     weights = [torch.full((outputs, inputs), 0.01, dtype=dtype) for inputs, outputs in maps]
     tables = {inputs: torch.ones(SMALL_TABLE, inputs, dtype=dtype) for inputs, _ in maps}
 

@@ -1,7 +1,7 @@
 """GGUF files: llama.cpp's format of weights, config and tokenizer in one file, which `transformers` reads.
 
 On a CPU the native kernels read levels of 8 and 4 bits as the file has them (`kernels.found_levels`); what is stored
-otherwise (K-quants, Q4_1) is rounded to 8 bits there. Everywhere else weights are unpacked to the run's dtype.
+otherwise (K-quants, Q4_1) is rounded to 8 bits there. In all other cases weights are unpacked to the run's dtype.
 """
 
 from collections.abc import Iterator
@@ -22,7 +22,7 @@ SPLIT = "-of-"  # in the name of a part of a file
 
 
 def require_readable(file: str, key: str) -> None:
-    """Raise UserError where the package that reads GGUF is missing, or `file` is one part of several."""
+    """Raise UserError if the package that reads GGUF is missing, or `file` is one part of several."""
     if find_spec("gguf") is None:
         raise UserError(f"{key}: GGUF files are read by the package gguf: pip install 'specbench-toolkit[gguf]'")
     if SPLIT in Path(file).stem:
@@ -39,7 +39,7 @@ def types_in(file: Path) -> dict[str, str]:
 def settle(network: nn.Module, file: Path) -> str | None:
     """Round the weights of linear maps that are quantised and no levels of 8 or 4 bits to 8 bits, in place.
 
-    Returns what was kept and what was rounded, in words; None where nothing is quantised.
+    Returns in words which weights were kept and which were rounded; None if none is quantised.
     """
     types = types_in(file)
     names = _names(file, network)
@@ -75,7 +75,7 @@ def _maps(network: nn.Module) -> Iterator[tuple[list[str], Tensor]]:
 
 
 def _names(file: Path, network: Any) -> Any:
-    """A function from a parameter's name in `transformers` to that in the file; None where it has none."""
+    """A function from a parameter's name in `transformers` to its name in the file; None if it has none."""
     gguf: Any = import_module("gguf")
     field = gguf.GGUFReader(str(file)).fields["general.architecture"]
     by_name = {name: kind for kind, name in gguf.MODEL_ARCH_NAMES.items()}

@@ -114,7 +114,7 @@ def _no_room(model: ModelConfig, key: str, where: str, error: Exception) -> Mach
 
 
 def load_network(model: ModelConfig, key: str, auto: Any, dtype: torch.dtype, device: torch.device) -> Loaded:
-    """The network of `model` on `device`. Raises UserError where a weight is missing or of another shape."""
+    """The network of `model` on `device`. Raises UserError if a weight is missing or of another shape."""
 
     def read(source: str, **pinned: Any) -> Loaded:
         return _from_files(auto, source, pinned, dtype, device)
@@ -125,7 +125,7 @@ def load_network(model: ModelConfig, key: str, auto: Any, dtype: torch.dtype, de
 def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.dtype, device: torch.device) -> Loaded:
     """The network in `source` on `device`, its weights mapped and brought there one by one.
 
-    Where `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
+    If `device` has memory of its own, host memory holds none of them, and the device's holds one in the file's dtype
     beside those that are ready.
     """
     if quantised_method(config_in(source, **pinned)) is not None:
@@ -141,7 +141,7 @@ def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.
         return network_in(auto, source, **pinned, dtype=dtype)
     config = config_in(source, **pinned)
     if (text := config.get_text_config()) is not config and auto is AutoModelForCausalLM:
-        # Of a checkpoint that sees images, too, some families have a text model that reads its part of the weights.
+        # For a checkpoint that also sees images, some families have a text model that reads its part of the weights.
         known = MODEL_FOR_CAUSAL_LM_MAPPING.get(type(config), None)
         config = text if getattr(known, "config_class", None) is type(text) else config
     with torch.device("meta"):
@@ -149,7 +149,8 @@ def _from_files(auto: Any, source: str, pinned: Mapping[str, Any], dtype: torch.
     with one_at_a_time():
         loaded = network_with(kind, config, weights, device_map={"": device}, dtype=dtype)
     if find_file(source, GENERATION_CONFIG_NAME, pinned) is not None:
-        # Where it cannot be read, that of the config stays; a run says so (`experiment.from_model.unapplied`).
+        # If it cannot be read, the config's generation settings stay; a run says so
+        # (`experiment.from_model.unapplied`).
         with suppress(Exception):  # OSError, TypeError, ValueError, ...
             loaded.network.generation_config = generation_config_in(source, **pinned)
     return loaded
@@ -176,11 +177,11 @@ class LoadedTokenizer(NamedTuple):
     start: int
     is_encoder_decoder: bool
     family: str
-    rows: int | None = None  # tokens that the model has embeddings of, where its config says
+    rows: int | None = None  # tokens that the model has embeddings of, if its config says
 
 
 class KnownTokens(Protocol):
-    """What weights are loaded for: a tokenizer, and how many tokens it has (`text.vocabulary.Vocabulary`)."""
+    """The vocabulary for which weights are loaded: a tokenizer and its size (`text.vocabulary.Vocabulary`)."""
 
     tokenizer: Any
     size: int
@@ -199,7 +200,7 @@ def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
         return LoadedTokenizer(WordNumbers(shape.vocab_size), 0, bool(shape.is_encoder_decoder), shape.model_type)
     config = _from_pretrained(config_in, model, key)
     tokenizer = _from_pretrained(_tokenizer_in, model, key)
-    # Without its files a tokenizer may still be built, of special tokens alone.
+    # Without its files a tokenizer may still be built, of only special tokens.
     if len(set(tokenizer.get_vocab()) - set(tokenizer.all_special_tokens)) < FEWEST_TOKENS:
         raise UserError(f"{key}: no tokenizer beside the weights of {name_of(model)}: put tokenizer.json there")
     tokenizer.model_max_length = int(1e9)  # lengths are the task's to set
@@ -221,7 +222,7 @@ def read_tokenizer(model: ModelConfig, key: str) -> LoadedTokenizer:
 
 
 def _tokenizer_in(source: str, **pinned: Any) -> Any:
-    """The tokenizer in `source`; of a GGUF file a tokenizer.json beside it, or else the file's own."""
+    """The tokenizer in `source`; for a GGUF file a tokenizer.json beside it, otherwise the file's own."""
     if GGUF_FILE in pinned and (Path(source) / "tokenizer.json").is_file():
         pinned = {name: value for name, value in pinned.items() if name != GGUF_FILE}
     return tokenizer_in(source, **pinned)
@@ -343,9 +344,9 @@ def shape_of(model: ModelConfig, key: str) -> Any:
 
 
 def generation_settings(model: ModelConfig, key: str) -> dict[str, Any]:
-    """What the generation config beside the weights of `model` sets, as it is written; empty without one.
+    """The settings of the generation config beside the weights of `model`, as written; empty without one.
 
-    Raises UserError where it is no JSON object.
+    Raises UserError if it is no JSON object.
     """
     if model.architecture or model.weights == "random":
         return {}
@@ -357,14 +358,14 @@ def generation_settings(model: ModelConfig, key: str) -> dict[str, Any]:
 
 
 def layers_of(model: ModelConfig, key: str) -> int:
-    """How many decoder layers `model` has, from its config alone."""
+    """How many decoder layers `model` has, from only its config."""
     config = shape_of(model, key).get_text_config()
     layers: int = getattr(config, "num_decoder_layers", None) or config.num_hidden_layers
     return layers
 
 
 def _end_tokens(network: Any, vocabulary: KnownTokens, key: str) -> frozenset[int]:
-    """The end-of-sequence tokens, as `generate` reads them. Raises UserError where they are no tokens."""
+    """The end-of-sequence tokens, as `generate` reads them. Raises UserError if they are no tokens."""
     for ends in (network.generation_config.eos_token_id, vocabulary.tokenizer.eos_token_id):
         if ends is not None:
             found = ends if isinstance(ends, list | tuple) else [ends]

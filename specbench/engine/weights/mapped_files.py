@@ -50,14 +50,14 @@ class MappedTensor:
 
 
 def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None = None) -> Path | None:
-    """A file of a folder or a repository, fetched if it has to be; None where it is not there.
+    """A file of a folder or a repository, fetched if needed; None if it is not there.
 
     With `key`, what the config calls the source, a failure of the hub raises UserError or MachineError.
     """
     try:
         found = cached_file(source, name, **{key: value for key, value in pinned.items() if key != "gguf_file"})
         return None if found is None else Path(found)  # None: some versions raise nothing for a folder without it
-    except Exception as error:  # OSError of a file that is not there; those of a connection are of many kinds
+    except Exception as error:  # OSError if a file is not there; a connection's errors are of many kinds
         known = None if key is None else hub_failure(error, key, source, pinned.get("revision"))
         if known is not None:
             raise known from error
@@ -67,7 +67,7 @@ def find_file(source: str, name: str, pinned: Mapping[str, Any], key: str | None
 
 
 def weight_files(source: str, pinned: Mapping[str, Any], key: str | None = None) -> list[Path]:
-    """Files with the weights of a folder or a repository, safetensors if there are any; empty where there is none.
+    """Files with the weights of a folder or a repository, safetensors if there are any; empty if there are none.
 
     `key`: see `find_file`.
     """

@@ -36,7 +36,7 @@ def config_in(source: str, **pinned: Any) -> Any:
 
 
 def require_usable(config: Any) -> None:
-    """Raise DamagedCheckpoint where `config` has no layers, or distances that T5's buckets cannot hold.
+    """Raise DamagedCheckpoint if `config` has no layers, or distances that T5's buckets cannot hold.
 
     A network without layers has weights, and computes nothing. T5's decoder has a bucket for each distance below half
     their number, and spreads the others over distances up to the largest: with none left, it reads beyond its table.
@@ -91,7 +91,7 @@ def network_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords:
 
 
 def part_with(kind: Any, config: Any, weights: Mapping[str, Any], **keywords: Any) -> tuple[Any, dict[str, Any]]:
-    """`network_with` of a network that others complete: nothing is required, and what is missing is returned, too."""
+    """`network_with` for a network that others complete: nothing is required, and missing tensors are also returned."""
     told = {"config": config, "state_dict": weights, "output_loading_info": True}
     network, found = kind.from_pretrained(None, **told, **keywords, trust_remote_code=False)
     return network, found

@@ -25,7 +25,7 @@ def read_config(source: str, pinned: Mapping[str, Any], key: str) -> dict[str, A
 def read_object(source: str, name: str, pinned: Mapping[str, Any], key: str) -> dict[str, Any]:
     """The JSON object in a file of a folder or a repository, which the keywords `pinned` fix; empty without the file.
 
-    Raises UserError where it is no JSON object, and what `find_file` raises with `key`.
+    Raises UserError if it is no JSON object, and the errors of `find_file` with `key`.
     """
     file = find_file(source, name, pinned, key)
     try:
@@ -40,7 +40,7 @@ def read_object(source: str, name: str, pinned: Mapping[str, Any], key: str) -> 
 def read_tensors(files: Sequence[Path], source: str, device: torch.device, key: str) -> dict[str, Tensor]:
     """All tensors in `files` of `source`, on `device`, by their names.
 
-    Raises UserError where a file is damaged or holds more than weights.
+    Raises UserError if a file is damaged or holds more than weights.
     """
     try:
         return {name: tensor[...] for name, tensor in mapped_weights(files, device).items()}

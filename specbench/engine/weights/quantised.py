@@ -22,7 +22,7 @@ ON_CUDA = ("gptq", "awq")  # whose kernels were made for it
 
 
 def quantised_method(config: Any) -> str | None:
-    """How the weights of a `transformers` config are quantised; None where they are numbers."""
+    """How the weights of a `transformers` config are quantised; None if they are plain numbers."""
     quantised = getattr(config, QUANTISED, None)
     if quantised is None:
         return None
@@ -31,7 +31,7 @@ def quantised_method(config: Any) -> str | None:
 
 
 def require_quantised(method: str, key: str, name: str, engine: str, device: torch.device) -> None:
-    """Raise UserError where weights of this method cannot be read here, or not by this engine."""
+    """Raise UserError if weights of this method cannot be read here, or not by this engine."""
     holds, instead = f"{key}: {name} holds {method} weights", "give the checkpoint that they were quantised from"
     if method not in PACKAGES:
         raise UserError(f"{holds}, which are not supported ({', '.join(PACKAGES)} are); {instead}")

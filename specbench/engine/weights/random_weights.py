@@ -26,7 +26,7 @@ START, END, FIRST_WORD = 0, 1, 3
 
 
 def config_of(architecture: Mapping[str, Any], key: str) -> Any:
-    """A `transformers` config with these values. Raises UserError if `transformers` knows no such family or value."""
+    """A `transformers` config with these values. Raises UserError if `transformers` rejects the family or a value."""
     values = dict(architecture)
     family = values.pop("model_type", None)
     try:

@@ -39,7 +39,7 @@ class ShortHead(nn.Module):
 
 
 def shorten_head(network: Any, kept: Sequence[int], key: str) -> None:
-    """Let `network` predict the tokens `kept` alone. Raises UserError if it changes its logits after the head."""
+    """Let `network` predict only the tokens `kept`. Raises UserError if it changes its logits after the head."""
     if (reason := changed_after_head(network)) is not None:
         raise UserError(f"{key}.top_tokens: {reason}; leave top_tokens unset")
     network.set_output_embeddings(ShortHead(network.get_output_embeddings(), kept))

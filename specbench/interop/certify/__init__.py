@@ -1,6 +1,7 @@
 """Whether a server's completions come from the target, and what kind of difference there is if they do not.
 
-`certify` tests the rows of a file, `certify_servers` those of a server with a draft and of the same target without one.
+`certify` tests the rows of a file, `certify_servers` the completions of a server with a draft and of the same target
+without one.
 """
 
 from collections import Counter
@@ -47,7 +48,7 @@ class Certified:
 
     @property
     def certificate(self) -> Certificate:
-        """That of the rows of the file."""
+        """The certificate of the rows of the file."""
         return self.verdict.drafted
 
 
@@ -70,8 +71,8 @@ def certify_servers(
     Args:
         config: the target and the sampling that both servers claim.
         drafted: the rows of the server with a draft, as `specbench certify` reads them.
-        plain: those of the same target without one.
-        counts: the draft tokens behind `drafted`, if the server counts them.
+        plain: the rows of the same target without a draft.
+        counts: the draft tokens of `drafted`, if the server counts them.
         say: prints a line.
 
     Raises:

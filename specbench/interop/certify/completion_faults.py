@@ -1,7 +1,7 @@
-"""What is wrong with completions beside their tokens: copies, tokens after an end, reasons to finish that contradict.
+"""Faults of completions beside their tokens: copies, tokens after an end, contradictory finish reasons.
 
-A server may also be asked to go on after an end (`ignore_eos`), or to use one seed for all requests: what is found is
-said, and does not change the verdict on tokens. Copies do: such draws are not independent.
+A server may also be asked to go on after an end (`ignore_eos`), or to use one seed for all requests: such a finding is
+reported, and does not change the verdict on tokens. Copies do: such draws are not independent.
 """
 
 from specbench.analysis.findings.finding import Finding

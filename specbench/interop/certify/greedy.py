@@ -25,7 +25,7 @@ def greedy(setup: Setup, found: Outputs) -> tuple[Certificate, list[tuple[str, D
         if row.claimed and any(one.exceeds(CLOSE) and one.position == len(row.tokens) - 1 for one in differing):
             found.contradictions[ENDS_WHERE_IT_GOES_ON].append(row.where)
         near = [one.is_rounding for one in differing if one.is_rounding]
-        explained += near + [False] * (len(near) < len(differing))  # one fault a completion
+        explained += near + [False] * (len(near) < len(differing))  # one fault per completion
     return greedy_certificate(tokens, explained, setup.config.within), where
 
 

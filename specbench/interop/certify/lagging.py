@@ -1,4 +1,4 @@
-"""Whether penalties lag: a server that applies them once a block misses what the block's own draft tokens add to them.
+"""Whether penalties lag: a server that applies them once per block misses the block's own draft tokens in them.
 
 A token of a block then has the penalties of the text before the block. Where blocks begin is not in the completions, so
 at T > 0 the alternative is that each token is drawn with penalties that leave out the last 0 to `LONGEST` tokens, each
@@ -50,7 +50,7 @@ def is_lagging(nats: float) -> bool:
 
 
 def lagging_choices(setup: Setup, rows: Sequence[Output]) -> str:
-    """That lagging penalties explain each departure of greedy completions, in words; '' if they do not."""
+    """A sentence that lagging penalties explain each departure of greedy completions; '' if they do not."""
     if not _has_penalties(setup):
         return ""
     departures = explained = 0

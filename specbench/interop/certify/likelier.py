@@ -29,7 +29,7 @@ from specbench.text.processors import Processors, processors
 CHANCE = 1000  # a setting is named by chance in fewer than one of so many files
 MOST = 2000  # tokens that are read again
 IMPOSSIBLE = -20.0  # log-probability of a token that cannot be drawn
-UNEXPLAINED = 0.1  # of the departures at T = 0: the most that an alternative leaves
+UNEXPLAINED = 0.1  # largest share of the departures at T = 0 that an alternative may leave
 FEWEST = 3  # departures at T = 0, below which no alternative is looked for
 TEMPERATURES = (0.5, 0.6, 0.7, 0.8, 0.9, 0.95, 1.05, 1.1, 1.25, 1.5, 2.0)  # times that which is claimed
 OTHERS: dict[str, tuple[float | int | None, ...]] = {
@@ -43,7 +43,7 @@ OTHERS: dict[str, tuple[float | int | None, ...]] = {
 
 
 def likelier(setup: Setup, rows: Sequence[Output]) -> str:
-    """The setting under which the completions are likeliest, in words; '' where none is likelier beyond chance."""
+    """The setting under which the completions are likeliest, in words; '' if none is likelier beyond chance."""
     claimed = setup.config.sampling
     alternatives = list(_alternatives(claimed))
     made = [processors(one, setup.vocabulary, setup.target.eos_ids) for _, one in alternatives]

@@ -24,7 +24,7 @@ LEAST = 2 * CLOSE  # nats between the two at the median token: less is rounding
 
 
 def of_logprobs(setup: Setup, rows: Sequence[Output]) -> Finding | None:
-    """The finding, where the server's log-probabilities are others than the target's."""
+    """The finding, if the server's log-probabilities are others than the target's."""
     raw, drawn = list[float](), list[float]()
     for row in rows:
         if row.logprobs and len(raw) < MOST:

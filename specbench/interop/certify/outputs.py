@@ -1,7 +1,7 @@
 """A server's completions as prompts and tokens of the target, row by row, and the rows that cannot be tested.
 
 A row has a prompt (`prompt` as text or token ids, `prompt_token_ids`, or `messages` for a chat template) and a
-completion (`tokens` or `token_ids`, else `text`). `finish_reason` distinguishes a completion that ended by itself
+completion (`tokens` or `token_ids`, otherwise `text`). `finish_reason` distinguishes a completion that ended by itself
 from a completion cut by length. The prompt is the whole input of the server; `tokens` do not include it.
 """
 
@@ -32,9 +32,9 @@ LONGEST = 1_000_000  # tokens of a prompt: never cut
 class Output:
     """A prompt, and the tokens that were written for it.
 
-    `text` is what the row holds where it holds no tokens. `ends`: the completion ended with one of these tokens, and
-    the row does not say which. `claimed`: its last token is an end that the row's `finish_reason` alone tells of.
-    `logprobs`: the server's own, of the first tokens; empty where it gives none.
+    `text` is the row's text if it holds no tokens. `ends`: the completion ended with one of these tokens, and the row
+    does not say which. `claimed`: its last token is an end that only the row's `finish_reason` reports. `logprobs`: the
+    server's own, of the first tokens; empty if it gives none.
     """
 
     where: str
@@ -100,7 +100,7 @@ def read_outputs(
 
 
 def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iterator[tuple[str, str]]:
-    """What a row says of its end and its tokens do not: the name of a finding, and what contradicts.
+    """A contradiction between a row's stated end and its tokens: the name of a finding, and what contradicts.
 
     `end` is the place of the first end token, from 1.
     """
@@ -118,7 +118,7 @@ def _contradicts(row: Row, reason: object, tokens: int, end: int | None) -> Iter
 def _logprobs(row: Row, tokens: int) -> tuple[float, ...]:
     """The log-probability of each token as the server gives it: a list, or as the completions and chat APIs nest it.
 
-    None where a row has other tokens than log-probabilities, as one whose tokens are made of its text may.
+    None if a row has other tokens than log-probabilities, as one whose tokens are made of its text may.
     """
     given: object = row.fields.get("logprobs")
     if isinstance(given, dict):
@@ -159,7 +159,7 @@ def _prompt(row: Row, vocabulary: Vocabulary, target: str) -> Prompt:
 
 
 def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], str | None]:
-    """The tokens, and the text where they were made of it."""
+    """The tokens, and the text if they were made from it."""
     name = next((name for name in TOKENS if isinstance(row.fields.get(name), list)), None)
     if name is not None:
         return _ids(row, name, vocabulary, target), None
@@ -173,14 +173,14 @@ def _tokens(row: Row, vocabulary: Vocabulary, target: str) -> tuple[list[int], s
 
 
 def _ids(row: Row, name: str, vocabulary: Vocabulary, target: str) -> list[int]:
-    """A field of token ids. Raises UserError where one is none of the target's."""
+    """A field of token ids. Raises UserError if one is not the target's."""
     ids = token_ids(row, name)
     _require_known(row, ids, f"'{name}'", vocabulary, target)
     return ids
 
 
 def _require_known(row: Row, ids: Sequence[int], name: str, vocabulary: Vocabulary, target: str) -> None:
-    """Raise UserError where a token of the field `name` is none of the target's."""
+    """Raise UserError if a token of the field `name` is not the target's."""
     if (odd := next((one for one in ids if not 0 <= one < vocabulary.size), None)) is not None:
         raise UserError(
             f"{row.where}: token {odd} in {name}, and target={target} has {vocabulary.size} tokens: these "

@@ -17,7 +17,7 @@ def agreement(setup: Setup, drafted: Outputs, plain: Outputs) -> Agreement:
 
 
 def _apart(setup: Setup, prompt: Prompt, one: list[int], other: list[int]) -> float | None:
-    """The distance in logits between the first two tokens that differ; None where none do."""
+    """The distance in logits between the first two tokens that differ; None if none do."""
     place = first_place(one, other)
     if place == min(len(one), len(other)):
         return None

@@ -1,4 +1,4 @@
-"""What is done with rows before they are tested: copies are left out, ends that a row does not name are found."""
+"""Preparation of rows before their test: copies are left out, and ends that a row does not name are found."""
 
 from collections.abc import Callable, Hashable
 from dataclasses import replace

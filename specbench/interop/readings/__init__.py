@@ -241,7 +241,7 @@ def read(path: Path, since: Document | None = None, name: str | None = None) -> 
 
 
 def _of_kept_record(path: Path) -> Document:
-    """The record of a kept file, as a record of `run` is written. Raises UserError where it cannot be read."""
+    """The record of a kept file, as a record of `run` is written. Raises UserError if it cannot be read."""
     try:
         return Document.of_text(path, json_text(to_json(store.read(path))))
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What the engines' own benchmarks say at their end, as text on the screen and as JSON.
+"""The results that the engines' own benchmarks print at their end, as text on the screen and as JSON.
 
 `vllm bench serve` has the difference of the server's counters. `sglang.bench_serving` has a mean without counts.
 `trtllm-bench` counts tokens written and iterations, and supposes that every iteration drafted as many tokens as the
@@ -196,7 +196,7 @@ def _tensorrt_text(document: Document) -> dict[str, float]:
 
 
 def _count(text: str, document: Document) -> int:
-    """A count as printed, maybe with a point. Raises UserError where it is no finite number."""
+    """A count as printed, maybe with a point. Raises UserError if it is no finite number."""
     number = float(text)
     if not math.isfinite(number):
         raise UserError(f"{document.path}: a count of {text}; the file is damaged")

@@ -31,14 +31,14 @@ HEAD = 2**16  # bytes that tell whether it is JSON
 STDIN = "-"
 GZIP = b"\x1f\x8b"
 BOM = codecs.BOM_UTF8
-# A log's line may begin with '[', too: '[2026-01-01 10:00:00] Decode batch'.
+# A log's line may also begin with '[': '[2026-01-01 10:00:00] Decode batch'.
 BEGINS_JSON = re.compile(rb"\s*(\{|\[\s*[{\]\[])")
 GAP = re.compile(r"[\s,]*")
 
 
 @dataclass(frozen=True)
 class Value:
-    """A JSON object, and the `where` of it: the file, and its line where each line is an object."""
+    """A JSON object, and the `where` of it: the file, and its line if each line is an object."""
 
     where: str
     fields: Mapping[str, Any]
@@ -107,7 +107,7 @@ class Document:
 
     @property
     def values(self) -> Iterator[Value]:
-        """The text's JSON objects: one for the whole file, those of its list, or one a line.
+        """The text's JSON objects: one for the whole file, the elements of its list, or one per line.
 
         Raises UserError if the text ends in the middle of an object, or nests too deeply.
         """
@@ -245,7 +245,7 @@ def too_large(path: Path) -> UserError:
 
 
 def whole_number(value: object, where: str, name: str) -> int:
-    """`value` as a count. Raises UserError where it is none."""
+    """`value` as a count. Raises UserError if it is no count."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
         count = int(value)
         if count == value and count >= 0:
@@ -254,19 +254,19 @@ def whole_number(value: object, where: str, name: str) -> int:
 
 
 def whole_numbers(fields: Mapping[str, Any], names: Iterable[str], where: str) -> list[int]:
-    """The counts under these names. Raises UserError where one is none."""
+    """The counts under these names. Raises UserError if one is no count."""
     return [whole_number(fields.get(name), where, name) for name in names]
 
 
 def number(value: object, where: str, name: str) -> float:
-    """`value` as a finite number that is not negative. Raises UserError where it is none."""
+    """`value` as a finite number that is not negative. Raises UserError for another value."""
     if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value >= 0:
         return float(value)
     raise UserError(f"{where}: {name} is {json.dumps(value)}, not a number of at least 0")
 
 
 def counts(value: object, where: str, name: str) -> list[int]:
-    """`value` as a list of counts. Raises UserError where it is none."""
+    """`value` as a list of counts. Raises UserError for another value."""
     if not isinstance(value, list):
         raise UserError(f"{where}: {name} is not a list of counts")
     return [whole_number(one, where, name) for one in value]

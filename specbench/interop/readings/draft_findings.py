@@ -1,7 +1,7 @@
-"""What is wrong with a server's draft, from counts alone: of /metrics, of logs, of responses.
+"""Faults of a server's draft, from only counts: of /metrics, of logs, of responses.
 
-Counts know nothing of tokens, so that few causes can be told apart: nothing is drafted, the first token is accepted
-less often than that of a draft without weights, no token is accepted from some position on.
+Counts say nothing about tokens, so that few causes can be told apart: nothing is drafted, the first token is accepted
+less often than a weightless draft's, no token is accepted from some position on.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from specbench.interop.readings.estimate import Estimate
 
 RARELY = 0.05  # of the target's passes: a draft that proposes in fewer is idle
 UNIGRAM = 0.02  # acceptance of a first token below which a draft is worse than the commonest token of any text
-CUT_OFF = 0.05  # the chance of a cliff where nothing is wrong
+CUT_OFF = 0.05  # the chance of a cliff if nothing is wrong
 
 
 def findings(found: Estimate | None) -> list[Finding]:

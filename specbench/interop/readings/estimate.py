@@ -4,8 +4,8 @@ A pass of gamma tokens accepts n of them with probability alpha^n (1 - alpha) fo
 n = gamma (the paper's section 3.1, positions independent). Over passes with A accepted tokens in all, R of which ended
 in a rejection, the likelihood is alpha^A (1 - alpha)^R, whatever each pass drafted: the maximum lies at A / (A + R).
 
-Where a file has sums alone, R is not in it, and alpha is what makes the expected number of accepted tokens of a pass
-(Eq. 1, less 1) equal to the measured.
+If a file has only sums, R is unknown. Then alpha is the value at which the expected number of accepted tokens per pass
+(Eq. 1, less 1) equals the measured one.
 """
 
 import math
@@ -30,7 +30,7 @@ class Estimate:
     """Estimates from the counts of one file, with the definitions of this project.
 
     Attributes:
-        alpha, low, high: the acceptance rate and its 95% interval; None where the file does not suffice.
+        alpha, low, high: the acceptance rate and its 95% interval; None if the file does not suffice.
         method: how alpha was estimated; `interval`: what the interval assumes to be independent.
         alpha_ends: where ends of completions are cut and each looks like a rejection, alpha if none of them was a
             rejection: the truth lies between.
@@ -71,7 +71,7 @@ class Best:
 
 @dataclass(frozen=True)
 class Difference:
-    """alpha of one file less that of another, with a 95% interval."""
+    """The difference in alpha between two files, with a 95% interval."""
 
     value: float
     low: float
@@ -83,7 +83,7 @@ class Difference:
 
 
 def estimate(reading: Reading, gamma: int | None = None) -> Estimate | None:
-    """Estimates from the counts of `reading`; None where it has none.
+    """Estimates from the counts of `reading`; None if it has none.
 
     `gamma`: tokens drafted in a pass, which the user gives if the file lacks them.
     """
@@ -128,8 +128,8 @@ def _predicted(alpha: float, gamma: float, tally: Tally) -> float:
 def best_gamma(alpha: float, c: float, verify_cost: float = 1.0, at: float = 1.0) -> Best:
     """The gamma from 1 to 64 with the highest speedup by Theorem 3.8.
 
-    `verify_cost`, the time of a pass over `at` + 1 tokens over that of a step, is assumed to grow in proportion to the
-    drafted tokens.
+    `verify_cost`, the ratio of the time of a pass over `at` + 1 tokens to the time of a step, is assumed to grow
+    linearly in the drafted tokens.
     """
 
     def speedup(gamma: int) -> float:
@@ -140,7 +140,7 @@ def best_gamma(alpha: float, c: float, verify_cost: float = 1.0, at: float = 1.0
 
 
 def difference(first: Estimate, second: Estimate) -> Difference | None:
-    """alpha of `first` less that of `second`, its interval from theirs (Newcombe, Statistics in Medicine 17, 1998)."""
+    """alpha of `first` less alpha of `second`, its interval from theirs (Newcombe, Statistics in Medicine 17, 1998)."""
     if first.alpha is None or first.low is None or first.high is None:
         return None
     if second.alpha is None or second.low is None or second.high is None:
@@ -224,7 +224,7 @@ def _without_ends(tally: Tally, requests: int, ends: Ends) -> float | None:
 
 
 def alpha_of(mean: float, gamma: float) -> float:
-    """The alpha at which a pass is expected to accept `mean` tokens; 0 or 1 where none is."""
+    """The alpha at which a pass is expected to accept `mean` tokens; 0 or 1 beyond its range."""
     if mean <= 0:
         return 0.0
     if mean >= gamma:

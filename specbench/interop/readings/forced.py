@@ -1,6 +1,6 @@
 """Acceptance settings of other programs: written from runs, and read back.
 
-Benchmarks of engines force the acceptance of drafted tokens, so that it is the same on every machine. What they take:
+Benchmarks of engines force the acceptance of drafted tokens, so that it is the same on every machine. Their settings:
 
 | form | takes | counts the target's own token | source |
 | --- | --- | --- | --- |
@@ -15,7 +15,7 @@ From a length vLLM accepts as many tokens as are whole and the next with what is
 llama.cpp accepts each with one probability p, with p + ... + p^gamma the length less 1.
 
 All are of completions that continue. Passes that end a completion, or have no room for gamma tokens, are censored: the
-acceptance at each position is that of the passes that reach it.
+acceptance at each position is taken over the passes that reach it.
 """
 
 import re
@@ -61,7 +61,7 @@ class Acceptance:
 
     @property
     def conditional(self) -> list[float]:
-        """The acceptance at each position if all before it were accepted; 0 where that never is."""
+        """The acceptance at each position if all before it were accepted; 0 if that never is."""
         before = (1.0, *self.marginal)
         return [one / of if of else 0.0 for one, of in zip(self.marginal, before, strict=False)]
 
@@ -86,7 +86,7 @@ def acceptance(record: Mapping[str, Any], where: str) -> Acceptance:
 
 
 def written(form: str, records: Sequence[Mapping[str, Any]]) -> str | dict[str, Any]:
-    """What `form` takes for these runs: text, or an object for JSON. Several runs, of several gammas: InferenceX alone.
+    """The input of `form` for these runs: text, or an object for JSON. Only InferenceX takes several gammas.
 
     Raises UserError for runs that do not make one such file.
     """

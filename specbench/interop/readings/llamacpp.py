@@ -1,7 +1,7 @@
-"""llama.cpp: the server's log, its `timings`, and what `llama-speculative` prints at its end.
+"""llama.cpp: the server's log, its `timings`, and the final output of `llama-speculative`.
 
 Tokens accepted after the end of a text count. Rates by position are over all passes with a draft, also over those that
-drafted fewer tokens than that position (a draft ends early where its own probability falls below --draft-p-min).
+drafted fewer tokens than that position (a draft ends early if its own probability falls below --draft-p-min).
 """
 
 import re
@@ -57,8 +57,8 @@ def is_log(document: Document) -> bool:
 def read_log(document: Document) -> Reading:
     """The reading of llama.cpp's log.
 
-    It counts the lines of requests; without such lines the last statistics of each kind of draft, or else the counts at
-    the program's end.
+    It counts the lines of requests; without such lines the last statistics of each kind of draft, otherwise the counts
+    at the program's end.
     """
     requests, statistics, rates, lengths = list[Tally](), dict[str, Tally](), list[float](), list[float]()
     counted = Tally(0, 0, 0)  # what the statistics said before the newest request
@@ -126,7 +126,7 @@ def read_passes(document: Document) -> Reading:
 
 
 def read_timings(document: Document) -> Reading:
-    """The reading of `timings` of responses: drafted and accepted tokens; of mlx-vlm also passes (`draft_rounds`).
+    """The reading of `timings` of responses: drafted and accepted tokens; for mlx-vlm also passes (`draft_rounds`).
 
     mlx-vlm counts accepted tokens after the end of a completion, and writes its first token before the first round.
     """

@@ -1,6 +1,6 @@
 """Files that list every pass: a record of `specbench run`, and the lines of `transformers`' assisted generation.
 
-Of a record: where a text ends among the accepted tokens, no more of that pass was reached, and none of it rejected.
+In a record, if a text ends among the accepted tokens, later tokens of that pass were neither reached nor rejected.
 
 `transformers` prints nothing itself: docs/acceptance.md has the lines that write {"request": 0, "drafted": 5,
 "accepted": 3} for each pass from its candidate generator. The end of a text cuts the tokens accepted after it, and
@@ -74,7 +74,7 @@ FIELDS = ("request", "drafted", "accepted")
 
 
 def read_lines(document: Document) -> Reading:
-    """The reading of a line a pass of `transformers`."""
+    """The reading of lines of `transformers`, one line per pass."""
     requests: dict[int, Counter[tuple[int, int]]] = defaultdict(Counter)
     for value in document.values:
         request, drafted, accepted = whole_numbers(value.fields, FIELDS, value.where)

@@ -45,7 +45,7 @@ class Counters(NamedTuple):
 
 @dataclass
 class Samples:
-    """Values by name, summed over labels; those of a draft position apart. `series`: label sets of a name."""
+    """Values by name, summed over labels, and by draft position. `series`: number of label sets by name."""
 
     by_name: dict[str, float] = field(default_factory=lambda: defaultdict(float))
     by_position: dict[int, float] = field(default_factory=lambda: defaultdict(float))
@@ -110,7 +110,7 @@ def read_counters(prefix: str, engine: str, remedy: str, document: Document, sin
 
 
 def _grown(now: Counters, before: Counters, document: Document, earlier: Document) -> Counters:
-    """The increase of each counter since `before`. Raises UserError where one fell."""
+    """The increase of each counter since `before`. Raises UserError if one fell."""
     positions = [
         later - (before.at_position[place] if place < len(before.at_position) else 0)
         for place, later in enumerate(now.at_position)
@@ -124,7 +124,7 @@ def _grown(now: Counters, before: Counters, document: Document, earlier: Documen
 
 
 def _counters(document: Document, prefix: str, engine: str, remedy: str) -> Counters:
-    """The counters of a page. Raises UserError where the page is damaged, or without speculative decoding."""
+    """The counters of a page. Raises UserError if the page is damaged, or without speculative decoding."""
     found = samples(document, prefix)
     values = {key: found.by_name.get(FAMILY + name) for key, name in NAMES.items()}
     absent = [NAMES[key] for key, value in values.items() if value is None]

@@ -23,10 +23,10 @@ class Tally:
     """Passes of one request, or of several together.
 
     Attributes:
-        passes: None where the file does not say, as `drafted`.
-        rejections: passes that ended in a rejection; None where only sums are known.
+        passes: None if the file does not say, as `drafted`.
+        rejections: passes that ended in a rejection; None if only sums are known.
         reached_at, accepted_at: how often each position was reached (drafted, and all before it accepted), and how
-            often it was accepted then; empty where not known.
+            often it was accepted then; empty if not known.
         undrafted: forward passes of the target for which nothing was drafted; `passes` leaves them out.
         emitted: tokens that the passes added to the completions; None: one more than were accepted in each pass.
     """
@@ -47,7 +47,7 @@ class Tally:
 
     @classmethod
     def of_histogram(cls, found: Mapping[tuple[int, int], int], where: str) -> "Tally":
-        """The tally of how many passes accepted n of gamma tokens, by (gamma, n). Raises UserError where n > gamma."""
+        """The tally of how many passes accepted n of gamma tokens, by (gamma, n). Raises UserError if n > gamma."""
         histogram = {pair: count for pair, count in found.items() if pair[0] > 0 and count}
         for drafted, accepted in found:
             if accepted > drafted and found[drafted, accepted]:
@@ -186,7 +186,7 @@ class Printed:
     Attributes:
         name: the engine's name for it.
         meaning: ours.
-        bonus: whether the token that the target adds to each pass is counted, by the meaning; '' where the question
+        bonus: whether the token that the target adds to each pass is counted, by the meaning; '' if the question
             does not arise.
     """
 
@@ -222,8 +222,8 @@ class Reading:
     """One file.
 
     `requests` holds a tally for each request if the file tells them apart, otherwise one for all of them; it is empty
-    where there are no counts to estimate anything from, and `notes` say why. `kinds`: a file with several kinds of
-    draft has a reading for each, by its name, and is shown as these.
+    if there are no counts to estimate anything from, and `notes` say why. `kinds`: a file with several kinds of draft
+    has a reading for each, by its name, and is shown as these.
     """
 
     printed: Sequence[Printed]

@@ -115,7 +115,7 @@ def read_log(document: Document) -> Reading:
 
 
 def _metas(fields: Mapping[str, Any]) -> Iterator[Mapping[str, Any]]:
-    """Each `meta_info` of a row: its own, or those of its choices."""
+    """Each `meta_info` of a row: its own, or its choices'."""
     choices = fields.get("choices")
     for holder in (fields, *(choices if isinstance(choices, list) else ())):
         if isinstance(holder, dict) and isinstance(meta := holder.get("meta_info"), dict):

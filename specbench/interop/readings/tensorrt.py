@@ -1,6 +1,6 @@
 """TensorRT-LLM: `specDecodingStats` of each iteration over the requests of its batch, and counts of each request.
 
-An iteration of one request is one pass, which says all; of several it gives their sums.
+An iteration of one request is one pass, which says all; for several requests it gives their sums.
 """
 
 from collections import Counter

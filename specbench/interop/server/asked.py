@@ -1,4 +1,4 @@
-"""The prompts of a task as requests: token ids where the target's tokenizer is at hand, text, or messages."""
+"""The prompts of a task as requests: token ids if the target's tokenizer is at hand, text, or messages."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,8 +22,8 @@ class Prompts:
 
     Attributes:
         sent: ids, text or chat.
-        vocabulary: the target's, where it is named.
-        run: the config whose prompts these are, where token ids are sent.
+        vocabulary: the target's, if it is named.
+        run: the config whose prompts these are, if token ids are sent.
     """
 
     examples: list[Example]
@@ -47,7 +47,7 @@ class Prompts:
         return Asked(text=text + task.suffix)
 
     def shown(self, example: Example, answers: Sequence[str]) -> str:
-        """The prompt as records have it, the same as that of a run."""
+        """The prompt as records have it, the same as in a run."""
         return transcript_of(example, answers) if len(example.turns) > 1 else example.prompt
 
 

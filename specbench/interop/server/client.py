@@ -1,7 +1,7 @@
 """One request to a server and its answer, streamed or whole, with the times at which tokens came.
 
-What the server says is compared with what it sends: an answer whose counts contradict its own tokens is no measurement.
-Every failure is one line that names the server (`interop.serving.completions`).
+The server's counts are compared with the tokens that it sends: an answer whose counts contradict its own tokens is no
+measurement. Every failure is one line that names the server (`interop.serving.completions`).
 """
 
 import json
@@ -65,7 +65,7 @@ class Client(Completions):
     counts_itself = False
 
     def identify(self) -> Identity:
-        """Ask for engine, version and model. Raises UserError where there is no list of models."""
+        """Ask for engine, version and model. Raises UserError if there is no list of models."""
         listed = self._get(f"{self.url}/models")
         models = [one for one in _list(listed.get("data")) if isinstance(one, dict) and isinstance(one.get("id"), str)]
         if not models:
@@ -92,7 +92,7 @@ class Client(Completions):
         return Identity(f"{name} {version}".strip(), _named(shown) or "unknown model", self.dialect)
 
     def _get(self, address: str, optional: bool = False) -> dict[str, Any]:
-        """The JSON object at an address; with `optional` an empty one where there is none."""
+        """The JSON object at an address; with `optional` an empty one if there is none."""
         try:
             with self.answered(address) as answer:
                 return self.parsed(answer.read())
@@ -147,7 +147,7 @@ class Client(Completions):
         return found
 
     def draft_counts(self) -> DraftCounts | None:
-        """The counters of `/metrics`; None where the server shows none."""
+        """The counters of `/metrics`; None if the server shows none."""
         found = self.counts()
         if found is None:
             return None
@@ -156,7 +156,7 @@ class Client(Completions):
 
 @dataclass
 class _Collected:
-    """What the events of an answer held, or its one object."""
+    """The content of an answer's events, or of its one object."""
 
     text: list[str] = field(default_factory=list)
     ids: list[int] = field(default_factory=list)
@@ -202,14 +202,14 @@ class _Collected:
             self.arrivals.append(at)
 
     def require_end(self, name: str) -> None:
-        """Raises MachineError where a stream broke off before its answer ended."""
+        """Raises MachineError if a stream broke off before its answer ended."""
         if self.finish is None and self.error is None:
             raise MachineError(
                 f"{name}: the stream broke off after {len(self.arrivals)} pieces; is the server at work?"
             )
 
     def answer(self, name: str, most: int, seconds: float) -> Answer:
-        """The whole answer. Raises UserError where it is none, or its counts contradict what came."""
+        """The whole answer. Raises UserError if it is no answer, or if its counts contradict the tokens received."""
         if self.error is not None:
             raise MachineError(f"{name}: the server answers: {first_line(RuntimeError(self.error))}")
         if not self.is_answer:
@@ -238,7 +238,7 @@ class _Collected:
 
 
 def _named(value: object) -> str:
-    """A name that a server gives, as a line may hold it: '' where it is none."""
+    """A name that a server gives, as a line may hold it: '' if it is none."""
     text = value if isinstance(value, str) else ""
     return "".join(one if one.isprintable() else " " for one in text)[:LONGEST_NAME].strip()
 

@@ -1,7 +1,7 @@
-"""What engines add to the OpenAI API: names of settings, the counts of an answer, how they say who they are.
+"""Additions of engines to the OpenAI API: names of settings, the counts of an answer, and how they identify themselves.
 
-Engines have defaults of their own where a request says nothing (top-k 40 and min-p .05 of llama.cpp; vLLM takes those
-of the model's generation_config.json), so each setting is sent, also where it is off.
+Engines have defaults of their own if a request says nothing (top-k 40 and min-p .05 of llama.cpp; vLLM reads the
+model's generation_config.json), so each setting is sent, also if it is off.
 """
 
 from collections.abc import Mapping
@@ -19,7 +19,7 @@ class Dialect:
 
     Attributes:
         name: of the engine.
-        off: settings that are sent where they are off, with the value that means off.
+        off: settings that are sent even if they are off, with the value that means off.
         also: what else each request says.
         names: this engine's names of settings that have another.
     """
@@ -41,7 +41,7 @@ OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # `owned_by` i
 
 
 def settings(dialect: Dialect, sampling: Sampling, more: Mapping[str, object]) -> dict[str, object]:
-    """The fields of a request that say how tokens are drawn; `more`: settings beside those of `sampling`."""
+    """The fields of a request that say how tokens are drawn; `more`: settings besides `sampling`."""
     given = {
         "temperature": sampling.temperature,
         "top_p": sampling.top_p,
@@ -53,7 +53,7 @@ def settings(dialect: Dialect, sampling: Sampling, more: Mapping[str, object]) -
 
 
 def counts_of(answer: Mapping[str, Any]) -> tuple[DraftCounts, str] | None:
-    """What an answer itself counts of its draft, and the field that says it; None where it has no counts."""
+    """An answer's own counts of its draft, and their field; None if it has no counts."""
     timings = answer.get("timings")
     if isinstance(timings, Mapping) and _is_count(timings.get("draft_n")):
         return DraftCounts(timings["draft_n"], _count(timings.get("draft_n_accepted"))), "timings"

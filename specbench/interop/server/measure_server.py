@@ -69,7 +69,7 @@ class Servers:
     device: str | None = None
 
     def named(self) -> str:
-        """The engine, and after a '/' that of the server without a draft if it is another."""
+        """The engine, and after a '/' the engine of the server without a draft if it is another."""
         names = [self.identity.engine, *([self.plain_identity.engine] if self.plain_identity else [])]
         return " / ".join(dict.fromkeys(names))
 
@@ -103,16 +103,16 @@ def measure(
 
 
 def loads_of(config: ServerConfig) -> list[Load]:
-    """The loads that are measured: each batch, and each rate; with rates one at a time only where batch= names it.
+    """The loads that are measured: each batch, and each rate; with rates one at a time only if batch= names it.
 
-    In one order, whatever that of the lists: two processes that measure the same lock the same journals.
+    Their order does not depend on the lists' order: two processes that measure the same lock the same journals.
     """
     batches = [] if config.rates and config.batch == [1] else config.batch
     return [*(Load(batch=one) for one in sorted({*batches})), *(Load(rate=one) for one in sorted({*config.rates}))]
 
 
 def connect(config: ServerConfig) -> Servers:
-    """Clients of both servers, each of which answered who it is. Raises UserError where one is none."""
+    """Clients of both servers, each of which answered who it is. Raises UserError if one is no such server."""
     token = None
     if config.token_env is not None and (token := os.environ.get(config.token_env)) is None:
         raise UserError(f"token_env={config.token_env}: there is no such environment variable")
@@ -151,7 +151,7 @@ def run_id_of(config: ServerConfig, servers: Servers, load: Load) -> str:
 def _asked(
     config: ServerConfig, servers: Servers, prompts: Prompts, load: Load, progress: Progress, held: ExitStack
 ) -> "Result | _Asking":
-    """The record of a load that is there; else its prompts, asked, with the journal of them, which `held` closes."""
+    """The record of a load if it is there; otherwise its asked prompts, with their journal, which `held` closes."""
     run_id = run_id_of(config, servers, load)
     file = store.record_file(config.results, run_id)
     if (there := None if config.force else _existing(file)) is not None:
@@ -226,7 +226,7 @@ class _Asking:
             yield examples[start : start + size]
 
     def answers_before(self, example: Example) -> list[str]:
-        """The answers to the turns before an example, without a draft where there is such a server."""
+        """The answers to the turns before an example, without a draft if there is such a server."""
         earlier = len(example.turns) - 1
         return [
             self.journal.prompts[example.index - back]["baseline" if self.servers.plain else "speculative"].text
@@ -234,7 +234,7 @@ class _Asking:
         ]
 
     def request(self, example: Example) -> Request:
-        """What is asked of an example."""
+        """The request of an example."""
         asked = self.prompts.asked(example, self.answers_before(example) if len(example.turns) > 1 else ())
         return Request(asked, self.config.max_new_tokens, self.sampling, self.config.seed + example.index)
 
@@ -287,11 +287,11 @@ class _Asking:
         return prompt
 
     def _counts(self, client: Client) -> DraftCounts | None:
-        """The counters before a request; None where answers have their own, or there are none."""
+        """The counters before a request; None if answers have their own, or there are none."""
         return None if client.counts_itself else client.draft_counts()
 
     def _count(self, client: Client, given: Sequence[Answer], before: DraftCounts | None) -> None:
-        """Note what the server counted of `given`. Raises MachineError where it counted other requests, too."""
+        """Note what the server counted of `given`. Raises MachineError if it also counted other requests."""
         if any(one.counts is not None for one in given):
             client.counts_itself = True
             return
@@ -310,7 +310,7 @@ class _Asking:
         given[0].counts, given[0].counted_by = replace(seen, prompts=len(given)), "/metrics"
 
     def _require_right_count(self, client: Client, answer: Answer) -> None:
-        """Compare the number of tokens with the text. Raises UserError where it cannot be that of the text."""
+        """Compare the number of tokens with the text. Raises UserError if it cannot be the text's."""
         vocabulary: Vocabulary | None = self.prompts.vocabulary
         if vocabulary is None or answer.ids is not None:
             return
@@ -359,7 +359,7 @@ def _trace(answer: Answer, share_s: float | None) -> Trace:
 
 
 def _outcomes(counts: DraftCounts | None) -> list[float]:
-    """1 for each draft token that was verified and accepted, 0 for each rejection, where both are known."""
+    """1 for each draft token that was verified and accepted, 0 for each rejection, if both are known."""
     if counts is None or not counts.passes or not counts.at_position:
         return []
     if counts.drafted != counts.passes * len(counts.at_position):

@@ -30,7 +30,7 @@ SINGLY = 0.9  # of the tokens of a stream that came one by one, at least, for st
 
 @dataclass(frozen=True)
 class Counted:
-    """What the server counted of all requests, and what follows from it; None where it counts nothing."""
+    """The server's counts of all requests, and what follows from them; None if it counts nothing."""
 
     drafted: int | None = None
     accepted: int | None = None
@@ -47,7 +47,7 @@ class Counted:
 
 
 def counted(served: Sequence[ServedPrompt], gamma: int | None) -> Counted:
-    """Acceptance by the server's own counts. Raises UserError where they contradict each other."""
+    """Acceptance by the server's own counts. Raises UserError if they contradict each other."""
     known = [one["drafted"] for one in served if one["drafted"].counts is not None]
     if not known:
         return Counted()
@@ -93,10 +93,10 @@ def _by_position(answers: Sequence[Answer]) -> list[PositionCounts]:
 
 
 def gamma_of(served: Sequence[ServedPrompt], asked: int | None, name: str) -> int | None:
-    """The draft tokens of a pass: as given, if the counts do not contradict it, or as counted where all are alike.
+    """The draft tokens of a pass: as given, if the counts do not contradict it, or as counted if all are alike.
 
     Near the end of a completion passes may draft fewer, at least one fewer each.
-    Raises UserError where a larger γ is counted than given.
+    Raises UserError if a larger γ is counted than given.
     """
     known = [(one["drafted"], counts) for one in served if (counts := one["drafted"].counts) is not None]
     drafted = sum(counts.drafted for _, counts in known)
@@ -273,13 +273,13 @@ def _value(one: Interval) -> float | None:
 
 
 def _speedup(columns: Sequence[tuple[float, int, float, int]], groups: Sequence[int] | None) -> Interval:
-    """Time a token without a draft over that with one; NONE where no token was timed."""
+    """Ratio of the times per token without and with a draft; NONE if no token was timed."""
     totals = np.sum(columns, axis=0)
     return over_rows(columns, ratio_of_ratios, groups=groups) if (totals > 0).all() else NONE
 
 
 def _decoding(one: ServedPrompt, load: Load) -> tuple[float, int, float, int]:
-    """Seconds and tokens after the first of both; of several requests at once those of the block."""
+    """Seconds and tokens after the first, of both sides; of the whole block for several requests at once."""
     plain, drafted = one["plain"], one["drafted"]
     assert plain is not None
     if load.batch > 1 or plain.first_s is None or drafted.first_s is None:
@@ -299,7 +299,7 @@ def _whole(one: ServedPrompt, load: Load) -> tuple[float, int, float, int]:
 
 
 def _per_token(answers: Sequence[Answer]) -> float | None:
-    """Mean seconds of a token after the first; of whole answers of any token."""
+    """Mean seconds of a token after the first; for whole answers of any token."""
     seconds = sum(one.seconds - (one.first_s or 0.0) for one in answers)
     tokens = sum(one.tokens - (one.first_tokens if one.first_s is not None else 0) for one in answers)
     return seconds / tokens if tokens > 0 else None

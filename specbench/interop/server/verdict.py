@@ -1,7 +1,7 @@
 """Whether the completions of a server with a draft are the target's, and how many draft tokens that rests on.
 
 With the target's weights `interop.certify` reads the completions of both servers and names the kind of a difference.
-Without the weights completions at T = 0 are compared with those of the server without a draft; at T > 0 nothing is
+Without the weights, completions at T = 0 are compared with the other server's, which has no draft; at T > 0 nothing is
 known.
 """
 
@@ -34,7 +34,7 @@ class Verdict:
         verified: whether a test shows that they are the target's, and that draft tokens were behind it.
         faulty: whether one shows that they are not.
         identical: share of completions that equal those without a draft, at T = 0.
-        certificate: of the completions with a draft, where the target's weights are at hand.
+        certificate: of the completions with a draft, if the target's weights are at hand.
     """
 
     name: str
@@ -60,7 +60,7 @@ def verdict_of(
 ) -> Verdict:
     """The verdict on completions, which are written to `folder` as `specbench certify` reads them.
 
-    `counts`: drafted and accepted tokens, where the server counts them. Raises UserError where the target does not fit.
+    `counts`: drafted and accepted tokens, if the server counts them. Raises UserError if the target does not fit.
     """
     greedy = config.sampling.temperature == 0
     pairs = [(one.drafted, one.plain) for one in done if one.plain is not None]
@@ -82,7 +82,7 @@ def verdict_of(
 
 
 def _identical(reason: str, tokens: DraftTokens | None, within: float) -> Verdict:
-    """The verdict where both servers write the same; with too few draft tokens it covers plain passes only."""
+    """The verdict if both servers write the same; with too few draft tokens it covers plain passes only."""
     if tokens is None:
         reason += "; draft tokens are not counted: it may have drafted none"
         return Verdict(f"{IDENTICAL}, {UNCOUNTED}", reason, False, False, 1.0)

@@ -14,7 +14,7 @@ from specbench.records.served import Answer
 from specbench.sampling import Sampling
 
 ROUNDS = 4  # times that a block of several requests at once fills the server: ramps up and down weigh less
-BLOCKS = 4  # at least, where there are prompts enough to fill the server in each
+BLOCKS = 4  # at least, if there are enough prompts to fill the server in each
 ARRIVALS = 8  # of a block with a rate, at least: with fewer requests hardly wait for each other
 MOST_THREADS = 512
 

@@ -1,8 +1,8 @@
 """`transformers`' assisted generation as an engine: `generate` is watched from outside while it works.
 
-What ends a step or a pass is seen by a streamer, through which `generate` hands out tokens as they are decided; the
-target's run by hooks on its module; drafting by the draft's own `generate`, which assisted generation calls in every
-pass with one prompt, caches and settings prepared anew. So c, v and overhead are those of assisted generation.
+A streamer, through which `generate` hands out tokens as they are decided, sees the end of a step or pass. Hooks on the
+target's module see its run. Drafting is seen in the draft's own `generate`, which assisted generation calls in every
+pass with one prompt, caches and settings prepared anew. So c, v and overhead belong to assisted generation.
 """
 
 import time
@@ -148,7 +148,7 @@ class Watch:
         return [seconds[0] + self._ended - self._at[-1], *seconds[1:]]
 
     def drafted_by_pass(self) -> list[tuple[list[int], float]]:
-        """The drafted tokens of each pass, and the seconds; none where there was no room."""
+        """The drafted tokens of each pass, and the seconds; none if there was no room."""
         found: list[tuple[list[int], float]] = [([], 0.0)] * len(self.written)
         for number, tokens, seconds in self._drafts:
             found[number] = (tokens, seconds)

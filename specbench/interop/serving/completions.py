@@ -1,8 +1,8 @@
 """Requests to a server with an OpenAI-compatible API, timed from outside: whole completions, and counts of `/metrics`.
 
 Every failure is one line that names the key: `url` or `draft_url`, `timeout`. A request ends after `timeout` seconds in
-all, however slowly the server sends: `urllib` bounds each read alone, so an answer is read from a socket whose timeout
-is what is left (`_Bounded`).
+all, however slowly the server sends: `urllib` bounds only single reads, so an answer is read from a socket whose
+timeout is the remaining time (`_Bounded`).
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from specbench.sampling import Sampling
 
 PREFIXES = ("vllm:", "llamacpp:", "openvino_genai:")  # of servers that count passes
 LARGEST = 64 * 2**20  # bytes of an answer, its headers included
-NOT_THERE = 501  # as llama.cpp's server answers for /metrics where it was started without --metrics
+NOT_THERE = 501  # the answer of llama.cpp's server for /metrics if it was started without --metrics
 
 
 class _Request(urllib.request.Request):
@@ -45,7 +45,7 @@ class _Request(urllib.request.Request):
 
 
 class _Bounded(io.RawIOBase):
-    """What a socket receives until a time, at most `LARGEST` bytes."""
+    """The bytes that a socket receives until a time, at most `LARGEST`."""
 
     def __init__(self, connected: socket.socket, request: _Request) -> None:
         self._socket, self._request, self._room = connected, request, LARGEST
@@ -112,7 +112,7 @@ class _SameServer(urllib.request.HTTPRedirectHandler):
     def redirect_request(
         self, req: urllib.request.Request, fp: IO[bytes], code: int, msg: str, headers: HTTPMessage, newurl: str
     ) -> urllib.request.Request | None:
-        """The request of a redirect. Raises UserError where it leads to another server."""
+        """The request of a redirect. Raises UserError if it leads to another server."""
         asked, other = _origin(req.full_url), _origin(newurl)
         if asked != other:
             raise UserError(
@@ -203,7 +203,7 @@ class Completions:
         self._timeout, self._token = timeout, token
 
     def complete(self, prompt: Sequence[int], tokens: int, sampling: Sampling, seed: int) -> Completion:
-        """At most `tokens` tokens after `prompt`. Raises UserError or MachineError where none come back."""
+        """At most `tokens` tokens after `prompt`. Raises UserError or MachineError if none come back."""
         asked = {
             "model": self.model, "prompt": list(prompt), "max_tokens": tokens, "temperature": sampling.temperature,
             "seed": seed, "stream": False,
@@ -230,7 +230,7 @@ class Completions:
         return Completion(counted, seconds, text)
 
     def counts(self) -> Counts | None:
-        """The counters of speculative decoding, summed over models; None where the server shows none.
+        """The counters of speculative decoding, summed over models; None if the server shows none.
 
         Raises UserError for a damaged page.
         """
@@ -257,7 +257,7 @@ class Completions:
 
     @contextlib.contextmanager
     def answered(self, address: str, body: object = None) -> Iterator[Any]:
-        """The answer to a request, to be read within the context. Raises UserError or MachineError, there too."""
+        """The answer to a request, to be read within the context. Raises UserError or MachineError, also within."""
         headers = {"Content-Type": "application/json"}
         if self._token is not None:
             headers["Authorization"] = f"Bearer {self._token}"

@@ -30,13 +30,13 @@ class Engine(Protocol):
     """A target with one draft, as some engine runs them. Times are seconds, on one clock, with all work done."""
 
     name: str  # with its version
-    must_be_equal: bool  # whether there is no speedup where a draft changes a completion: rounding is not told apart
+    must_be_equal: bool  # whether a changed completion rules out a speedup: rounding is not told apart
 
     def time_steps(self, begun: Prompt, tokens: int) -> list[float]:
         """Decode up to `tokens` tokens after `begun` without a draft; the seconds of each step.
 
-        The first begins with the call: it holds the encoder, the prefill and all that is done once a text, at its end
-        too.
+        The first begins with the call: it includes the encoder, the prefill and all that is done once per text, also at
+        its end.
         """
         ...
 
@@ -120,7 +120,7 @@ def _begun(prompt: Prompt, written: Sequence[int], most: int, number: int) -> Pr
 class Proof:
     """A candidate's completions against those without a draft: the speedup per token, and the share that are equal.
 
-    `speedup` is None where a draft changed the completions: at T = 0 they must be equal where an engine says so
+    `speedup` is None if a draft changed the completions: at T = 0 they must be equal if an engine says so
     (`Engine.must_be_equal`).
     """
 

@@ -1,8 +1,8 @@
-"""A server with an OpenAI-compatible API as an engine: what can be timed through HTTP, and no more.
+"""A server with an OpenAI-compatible API as an engine: only what can be timed through HTTP.
 
-A server drafts as it was started, so there are two: without a draft, and with one at a fixed gamma. A step, and a pass,
-is what a longer completion takes beyond one of a single token, which holds the request, the prefill and the first
-token. Passes are those that the server counts at `/metrics`. What of a pass is drafting and what verification does not
+A server drafts as it was started, so there are two: without a draft, and with one at a fixed gamma. The time of a step,
+or a pass, is the time of a longer completion beyond one of a single token, which holds the request, the prefill and the
+first token. Passes are counted by the server at `/metrics`. The shares of drafting and verification in a pass do not
 show from outside: only their sum is measured.
 """
 
@@ -16,7 +16,8 @@ from specbench.interop.serving.completions import Completion, Completions, Count
 from specbench.interop.serving.engine import Generated
 from specbench.sampling import Sampling
 
-# Of each completion, of which the median is used, after an untimed completion, for servers that cache prefixes.
+# Timed repeats of each completion, of which the median is used; an untimed one comes first, since servers cache
+# prefixes.
 REPEATS = 3
 
 
@@ -25,7 +26,7 @@ class OpenAIServer:
 
     Args:
         plain: the server without a draft.
-        drafting: the server with one; None where there is none to time.
+        drafting: the server with one; None if there is none to time.
         gamma: tokens that `drafting` drafts a pass, as it was started.
         max_new_tokens: of a whole text.
     """
@@ -60,7 +61,7 @@ class OpenAIServer:
 
         Raises:
             UserError: the server counts no passes.
-            MachineError: it counted those of other requests.
+            MachineError: it counted other requests' passes.
         """
         server = self._server(gamma)
         if (before := server.counts()) is None:
@@ -86,7 +87,7 @@ class OpenAIServer:
             counted.append(seen)
 
         first, rest, more = self._beyond_first(server, begun, tokens, count)
-        # Of a completion of one token, some servers count a pass, and some take it from the prefill.
+        # For a completion of one token, some servers count a pass, and some take it from the prefill.
         seen = counted[-1].since(counted[0])
         if more and not seen.passes:
             raise UserError(f"{server.name}: {more} tokens without a pass; start the server with a draft")

@@ -2,7 +2,7 @@
 
 `python guard.py FD COMMAND …`: FD is the reading end of a pipe that the other process holds open. It ends with any
 death of that process, also one that no handler sees. The guard leads a process group of its own, in which the command
-runs; where Python has no pipe left to wait for, the group gets SIGTERM, and SIGKILL after `PATIENCE` seconds.
+runs; if Python has no pipe left to wait for, the group gets SIGTERM, and SIGKILL after `PATIENCE` seconds.
 
 This file knows nothing but the standard library: it starts in a moment.
 """
@@ -37,7 +37,7 @@ def main(alive: int, command: list[str]) -> int:
 
 
 def _as_usual() -> None:
-    """The signals of the command are those of any command."""
+    """Give the command the signals of any other command."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.signal(signal.SIGINT, signal.SIG_DFL)
 

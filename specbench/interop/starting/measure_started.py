@@ -23,7 +23,7 @@ from specbench.interop.starting.two_servers import Asked, Servers, started
 from specbench.recorded import to_json
 from specbench.records.store import Result
 
-LONGEST = 4096  # tokens of a prompt with its completion, where the target has more positions
+LONGEST = 4096  # tokens of a prompt with its completion, if the target has more positions
 RULE = "exact"  # Algorithm 1, as `--for` sets it in an engine
 AUTO = "float32"  # weights as most checkpoints of small models are, and the least rounding
 
@@ -31,7 +31,7 @@ AUTO = "float32"  # weights as most checkpoints of small models are, and the lea
 def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
     """Start the servers of `config`, measure them, and stop them.
 
-    Where memory holds one server at a time, each is measured alone: two records, and no speedup.
+    If memory holds one server at a time, each is measured by itself: two records, and no speedup.
 
     Raises:
         UserError: the engine is not installed, or has no setting for the draft.
@@ -85,9 +85,9 @@ def check_in_engine(
 ) -> Iterator[Checked]:
     """Measure, one after another, the `count` best candidates of a ranking in the engine.
 
-    Each has the settings that `--for` prints. `config` is one of those that were ranked, which differ in draft and rule
-    alone. Candidates that the engine cannot express are passed over, and rules but Algorithm 1's, with which no engine
-    is started here. Raises UserError or MachineError as `measure_started`.
+    Each has the settings that `--for` prints. `config` is one of the ranked configs, which differ only in draft and
+    rule. Candidates that the engine cannot express are passed over, and so are rules other than Algorithm 1, with which
+    no engine is started here. Raises UserError or MachineError as `measure_started` does.
     """
     document = to_json(document)
     checked = 0
@@ -114,7 +114,7 @@ def check_in_engine(
 
 
 def asked_of(config: ServerConfig) -> Asked:
-    """What `config` asks to be started."""
+    """The servers that `config` asks for."""
     assert config.start is not None and config.gamma is not None
     target, draft = asdict(config.target), asdict(config.draft)
     sampling = config.sampling
@@ -131,7 +131,7 @@ def asked_of(config: ServerConfig) -> Asked:
 
 
 def gpu_of(device: str) -> str:
-    """The GPU that engines take where a run with `device` takes one; cpu where it takes none."""
+    """The GPU that engines take if a run with `device` takes one; cpu if it takes none."""
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device if device.startswith("cuda") else "cpu"

@@ -93,7 +93,7 @@ class Pipeline:
         return {"object": "text_completion", "model": options["name"], "choices": [choice], "usage": usage}
 
     def _streamer(self, say: Say) -> Any:
-        """What hands the pipeline's tokens to `say` with their text."""
+        """A streamer that hands the pipeline's tokens to `say` with their text."""
         package, decode = self.package, self.tokenizer.decode
 
         class Streamer(package.StreamerBase):  # type: ignore[name-defined]
@@ -116,8 +116,8 @@ class Pipeline:
     def _count(self, found: Any, written: list[int]) -> None:
         """Add the passes of a completion, of each of which the pipeline hands out accepted tokens and one more.
 
-        The package counts drafted and accepted tokens where a model drafts, without those of a pass that the end of the
-        text cuts; what it accepted there was drafted, too.
+        If a model drafts, the package counts drafted and accepted tokens, except in a pass that the end of the text
+        cuts; tokens accepted there were also drafted.
         """
         accepted = sum(written[1:]) - len(written[1:])
         self.passes += len(written[1:])
@@ -137,7 +137,7 @@ class Pipeline:
 
 
 def handler(pipeline: Pipeline) -> type[BaseHTTPRequestHandler]:
-    """What answers requests with `pipeline`."""
+    """A handler that answers requests with `pipeline`."""
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"

@@ -27,7 +27,7 @@ TAIL = 2**16  # bytes of a log that are searched for its last line
 ERROR = re.compile(r"\b\w*error\b|\b\w*exception\b", re.IGNORECASE)
 # What engines write after the cause: llama.cpp, vLLM.
 AFTER = re.compile(r"exiting due to|failed to load model|see root cause", re.IGNORECASE)
-# Of loopback addresses no proxy knows.
+# A direct opener: no proxy knows loopback addresses.
 DIRECT = urllib.request.build_opener(urllib.request.ProxyHandler({}))
 
 
@@ -85,7 +85,7 @@ class Process:
             time.sleep(OFTEN)
 
     def wait_until_done(self, seconds: float) -> int | None:
-        """Wait until the command ends by itself: its exit code, None where it has not ended after so many seconds."""
+        """Wait until the command ends by itself: its exit code, None if it has not ended after so many seconds."""
         try:
             return self._guard.wait(seconds)
         except subprocess.TimeoutExpired:
@@ -100,7 +100,7 @@ class Process:
             )
 
     def last_line(self) -> str:
-        """The last line of the log, of a command that has ended the last that names an error; '' where it is empty."""
+        """The log's last line, or, if the command has ended, the last that names an error; '' if it is empty."""
         try:
             with open(self.log, "rb") as opened:
                 opened.seek(max(0, os.fstat(opened.fileno()).st_size - TAIL))

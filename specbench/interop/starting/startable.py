@@ -1,7 +1,7 @@
 """How each engine is found on this machine and called: vLLM, llama.cpp's server, OpenVINO GenAI's Python pipeline.
 
-To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTABLE`. What a draft needs is what
-`recommend --for` prints (`serving.settings`); what is added here makes two servers comparable: the same weights in the
+To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTABLE`. The draft's settings are printed
+by `recommend --for` (`serving.settings`); the settings added here make two servers comparable: the same weights in the
 same dtype, no cache of prompts, the same threads, room for the same tokens.
 """
 
@@ -33,7 +33,7 @@ CACHE_GB = 1  # of keys and values, for engines that reserve them
 
 @dataclass(frozen=True)
 class Work:
-    """What a server is to serve.
+    """The work of a server.
 
     drafting: the candidate that it drafts with, None for a server without a draft.
     longest: tokens of a prompt with its completion.
@@ -62,11 +62,11 @@ class Call:
 class Startable:
     """An engine that is started here.
 
-    variable: of the environment; names the program. `find` looks for it elsewhere.
+    variable: the environment variable that names the program. `find` looks for it elsewhere.
     version: the page of a server that tells it, and the field.
-    weighs: how many times the bytes of its weights a server takes, about.
-    on_gpus: whether it takes a GPU where there is one.
-    stores: by dtype that of the weights in its files, where these have no such numbers.
+    weighs: memory of a server, about so many times the bytes of its weights.
+    on_gpus: whether it takes a GPU if there is one.
+    stores: by dtype the dtype of the weights in its files, if these have no such numbers.
     """
 
     name: str
@@ -82,7 +82,7 @@ class Startable:
     stores: Mapping[str, str] = field(default_factory=dict)
 
     def program(self) -> str | None:
-        """The program's path: what `variable` names, or where it is found; None where it is not installed.
+        """The program's path, from `variable` or found elsewhere; None if it is not installed.
 
         Raises UserError if `variable` names nothing that can be run.
         """
@@ -94,7 +94,7 @@ class Startable:
         return named
 
     def require(self) -> str:
-        """The program's path. Raises UserError where it is not installed."""
+        """The program's path. Raises UserError if it is not installed."""
         found = self.program()
         if found is None:
             raise UserError(
@@ -104,7 +104,7 @@ class Startable:
         return found
 
     def version_of(self, address: str) -> str:
-        """The engine with its version, as the server at `address` tells it; without where it does not."""
+        """The engine with its version, if the server at `address` reports it."""
         page, name = self.version
         try:
             with DIRECT.open(f"{address}{page}", timeout=30) as answer:
@@ -115,7 +115,7 @@ class Startable:
 
 
 def settings_of(engine: str, drafting: Recommended | None) -> dict[str, Any]:
-    """The settings of a draft. Raises UserError where the engine has none for it."""
+    """The settings of a draft. Raises UserError if the engine has none for it."""
     if drafting is None:
         return {}
     try:
@@ -222,7 +222,7 @@ def openvino(program: str, work: Work, say: Say) -> Call:
 
 
 def ends_of(folder: Path) -> list[int]:
-    """The tokens that end a text, as these weights' own files tell; empty: the tokenizer's alone."""
+    """The tokens that end a text, by these weights' own files; empty: only the tokenizer's."""
     for name in ("generation_config.json", "config.json"):
         try:
             found = border.parse((folder / name).read_bytes(), dict[str, Any]).get("eos_token_id")
@@ -237,7 +237,7 @@ def ends_of(folder: Path) -> list[int]:
 def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
     """The folder of these weights in OpenVINO's form, made if it is not there.
 
-    Raises UserError where `optimum-cli` is not found or fails, MachineError where it takes too long.
+    Raises UserError if `optimum-cli` is not found or fails, MachineError if it takes too long.
     """
     folder = _folder(weights)
     if (folder / "openvino_model.xml").exists():

@@ -1,4 +1,4 @@
-"""The two servers of a target: without a draft and with one, side by side where memory allows, else in turn."""
+"""The two servers of a target: without a draft and with one, side by side if memory allows, otherwise in turn."""
 
 import contextlib
 import json
@@ -17,8 +17,8 @@ from specbench.interop.starting.process import Process, Say, free_port
 from specbench.interop.starting.startable import MODEL, STARTABLE, Startable, Work
 from specbench.loading.model_loader import locked_device, physical_gpu
 
-READY_S = 600.0  # the most seconds until a server is ready
-LOGS = "engines"  # the folder of the logs, in that of the results
+READY_S = 600.0  # maximum time until a server is ready
+LOGS = "engines"  # the folder of the logs, inside the results' folder
 SPARE = 2**30  # bytes that are left free
 SIZES = {"float32": 4, "bfloat16": 2, "float16": 2}  # bytes of a number
 
@@ -41,7 +41,7 @@ class Serving:
 
 @dataclass(frozen=True)
 class Asked:
-    """What is to be started: an engine, its target, the draft's candidate, and how both are served."""
+    """The servers to start: an engine, its target, the draft's candidate, and how both are served."""
 
     engine: str
     target: Weights
@@ -155,7 +155,7 @@ def started(asked: Asked, say: Say) -> Iterator[Servers]:
 
 
 def as_told(command: Sequence[str], port: int) -> str:
-    """A command as records have it: of a file or folder of this machine the name alone, and PORT for the port."""
+    """A command as records have it: only the name of a file or folder of this machine, and PORT for the port."""
 
     def word(one: str) -> str:
         if not one.startswith("{"):
@@ -186,7 +186,7 @@ def log_file(results: Path, name: str) -> Path:
 
 
 def available_memory() -> float | None:
-    """Bytes that programs can still get; None where the system does not say."""
+    """Bytes that programs can still get; None if the system does not say."""
     try:
         for line in Path("/proc/meminfo").read_text().splitlines():
             if line.startswith("MemAvailable:"):
@@ -197,7 +197,7 @@ def available_memory() -> float | None:
 
 
 def _bytes(weights: Weights, dtype: str) -> float:
-    """Bytes of weights in a folder once they are served in `dtype`; 0 where they are not in one."""
+    """Bytes of weights in a file or folder once they are served in `dtype`; 0 if they are in neither."""
     place = Path(weights.place)
     if place.is_file():
         return place.stat().st_size

@@ -71,7 +71,7 @@ class CascadeDraft(Draft):
 
 
 class CascadeSession(ModelDraftSession):
-    """The sessions of the middle model and of the inner draft; scores are those of the middle model."""
+    """The sessions of the middle model and of the inner draft; the middle model scores."""
 
     def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
         super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)

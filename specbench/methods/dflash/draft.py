@@ -41,7 +41,7 @@ SCORED = 32  # blocks of one run along a text
 
 
 class BlockDraft(FollowsTarget):
-    """`drafter`, bound to the network of `target`, whose sessions hand over their tapped states, the prompt's too."""
+    """`drafter`, bound to the network of `target`, whose sessions hand over their tapped states, also of the prompt."""
 
     def __init__(self, target: Model, drafter: BlockDrafter, taps: tuple[int, ...]) -> None:
         """`taps`: after how many layers the states are that the target hands over."""

@@ -1,7 +1,7 @@
 """A block drafter's layers over the context of one text, and blocks after it.
 
-Keys and values of the context depend on the target's states alone: what a rollback leaves needs no second reading. A
-block's own are written to the slots after them and dropped.
+Keys and values of the context depend only on the target's states, so that entries that a rollback leaves are not read
+again. A block's own are written to the slots after them and dropped.
 
 Shapes: A blocks, L new tokens of the context, or entries of blocks, K drafted tokens, F numbers of a feature, D width.
 """

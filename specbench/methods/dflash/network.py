@@ -10,7 +10,7 @@ drafts B - 1 tokens.
 DSpark (2607.05147) has the same layers, but entry k predicts the token after its own, so that the block drafts B
 tokens. `Markov` adds to their logits what the token before says, and a head predicts whether a token will be accepted.
 
-The layers are Qwen 3's. Names of weights are those of the published checkpoints.
+The layers are Qwen 3's. Weights are named as in the published checkpoints.
 
 Shapes: B rows, T tokens, A places in a text where a block begins, L entries, K drafted tokens, F numbers of a tapped
 state, D width, H query heads, E channels of a head, M rank, V logits.
@@ -40,9 +40,9 @@ class BlockShape:
         taps: after how many of the target's decoder layers each state of the context is taken.
         block: entries of a block.
         mask: the token whose embedding stands for tokens that are not known.
-        rank: of DSpark: numbers that a token is narrowed to before it changes the logits after it; 0 is DFlash.
-        confidence: of DSpark: numbers beside the state that predict acceptance; None where nothing does.
-        own_rows: of published DSpark: which of embeddings and head are its own.
+        rank: numbers that a token is narrowed to before it changes the logits after it (DSpark); 0 is DFlash.
+        confidence: numbers beside the state that predict acceptance (DSpark); None if nothing predicts it.
+        own_rows: which of embeddings and head are its own (published DSpark).
     """
 
     layer: LayerShape
@@ -78,7 +78,7 @@ class BlockLayer(DraftLayer):
 
 
 class Markov(nn.Module):
-    """What a token adds to the logits of the token after it."""
+    """The contribution of a token to the logits of the token after it."""
 
     def __init__(self, rows: int, rank: int) -> None:
         super().__init__()
@@ -158,7 +158,7 @@ class BlockDrafter(SavedHeads):
 
     @property
     def operations(self) -> float:
-        """Arithmetic operations of a block; of the context one entry is counted."""
+        """Arithmetic operations of a block, with one entry of the context."""
         layers = sum(weight.numel() for weight in self.layers.parameters())
         of_logits = self.rows * (self.shape.layer.width + self.shape.rank)
         return 2.0 * (self.shape.block * layers + self.fc.weight.numel() + self.shape.drafted * of_logits)

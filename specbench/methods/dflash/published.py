@@ -44,7 +44,7 @@ UNUSED = re.compile(r".*rotary_emb\.inv_freq")
 
 @dataclass(frozen=True)
 class PublishedBlock:
-    """A checkpoint whose config is read; `source` and `pinned` say where it is, `key` is what the run calls it."""
+    """A checkpoint whose config is read; `source` and `pinned` locate it, `key` is the run's name for it."""
 
     source: str
     pinned: Mapping[str, Any]
@@ -55,8 +55,8 @@ class PublishedBlock:
     def load(self, network: Any) -> BlockDrafter:
         """The network, bound to `network`.
 
-        Raises UserError where it was trained for others' weights, or a tensor is missing, not known, damaged, or of
-        another shape than the config says.
+        Raises UserError if it was trained for other weights, or if a tensor is missing, unknown, damaged, or of another
+        shape than the config says.
         """
         prints, weight = self.config.get("fingerprint"), network.get_output_embeddings().weight
         if prints is not None and not same_weights(fingerprint(network), prints):

@@ -64,7 +64,7 @@ class BlockLearner(FrozenTargetLearner[TargetOutput]):
         labels_BT, length = self.of_rows(labels_BT), labels_BT.shape[1]
         places_A = self._places(labels_BT)
         states_BAKD = self._states(output, places_A)
-        total, weights = 0.0 * states_BAKD.sum(), 0.0  # also where nothing counts there is a gradient
+        total, weights = 0.0 * states_BAKD.sum(), 0.0  # also if nothing counts there is a gradient
         for ahead in range(self.trained.shape.drafted):
             at_A = places_A + ahead  # the target's row about a block's token `ahead`, which is also the token before it
             within = at_A < length

@@ -1,9 +1,9 @@
 """DSpark (2607.05147): DFlash's network, whose tokens are drawn one after another, as a draft.
 
-The network runs once a pass. What a token adds to the logits of the next is a look-up and a matrix of low rank, so that
-a token is drawn given the one before it, from the row that is reported as its q. With `confidence` a proposal ends
-before the token that the network's own head expects to be rejected: that is decided before the token is drawn, from the
-tokens before it, so that Algorithm 1 is exact.
+The network runs once per pass. The contribution of a token to the next token's logits is a look-up and a matrix of low
+rank, so that a token is drawn given the one before it, from the row that is reported as its q. With `confidence` a
+proposal ends before the token that the network's own head expects to be rejected: that is decided before the token is
+drawn, from the tokens before it, so that Algorithm 1 is exact.
 
 Shapes: L positions, K drafted tokens, D width, N nodes of a tree, V logits.
 """
@@ -73,7 +73,7 @@ class MarkovSession(BlockSession):
 
     @torch.inference_mode()
     def _added(self, tokens: Sequence[int]) -> Tensor:
-        """What these tokens add to the logits [N, V] of the next."""
+        """The contribution [N, V] of these tokens to the logits of the next."""
         added: Tensor = self.draft.drafter.markov_head(torch.tensor(tokens, dtype=torch.long, device=self.draft.device))
         return added
 

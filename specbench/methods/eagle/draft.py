@@ -60,7 +60,7 @@ class FeatureEntries(Protocol):
 
 
 class EagleDraft(FollowsTarget):
-    """`eagle`, bound to the network of `target`, whose sessions hand over its features, the prompt's too."""
+    """`eagle`, bound to the network of `target`, whose sessions hand over its features, also of the prompt."""
 
     longest: int | None = None  # tokens of a proposal at most
 
@@ -101,7 +101,7 @@ class EagleSession(ScoresAhead):
         self.source = partial(Source.of, session)  # no cycle: rows of a batch are freed at once
         self.cache = draft.cache(session)
         self._nodes: list[Tensor] = []  # predicted features [1, D] of the nodes of a tree
-        self._levels: list[int] = []  # of the nodes, 1 being that of the root's children
+        self._levels: list[int] = []  # of the nodes, 1 for the root's children
         self._root_1D: Tensor | None = None
         self._features = Features(session, bool(draft.eagle.shape.taps), draft.columns)
 
@@ -173,7 +173,7 @@ class EagleSession(ScoresAhead):
         return iter(found)
 
     def _after(self, tokens: Sequence[int]) -> Prediction | None:
-        """What follows the last token, after reading all of the text; None at the first pass.
+        """The prediction after the last token, after reading all of the text; None at the first pass.
 
         The first pass of an encoder-decoder text has no feature to start from.
         """

@@ -39,13 +39,13 @@ class EagleShape:
             the input of the head.
         feature_scale: brings the feature to the size of the layer's other inputs.
         vocabulary: tokens of the draft vocabulary, None for all.
-        own_head: it has a head of its own; otherwise it reads the target's rows.
-        own_embeddings: of published checkpoints: their rows, 0 where it reads the target's.
-        state_width: of published checkpoints: the width of a tapped state, where it is not the layer's.
-        fuse_norm: of published EAGLE-3: the norm of the states before they are fused, all as one vector ("joint") or
-            each ("each").
-        norm_before_residual: of published EAGLE-3: the residual stream begins with the normalised state.
-        norm_output: of published EAGLE-3: the normalised prediction is fed back.
+        own_head: it has its own head; otherwise it reads the target's rows.
+        own_embeddings: rows of its own embeddings (published checkpoints); 0 if it reads the target's.
+        state_width: the width of a tapped state, if it differs from the layer's (published checkpoints).
+        fuse_norm: the norm of the states before they are fused, all as one vector ("joint") or each ("each") (published
+            EAGLE-3).
+        norm_before_residual: the residual stream begins with the normalised state (published EAGLE-3).
+        norm_output: the normalised prediction is fed back (published EAGLE-3).
     """
 
     layer: LayerShape
@@ -178,7 +178,7 @@ class Eagle(SavedHeads):
         return self.shape.layer.width if kind == "draft" else self.shape.feature_width
 
     def step(self, kind: str, entries: Entries) -> Tensor:
-        """Logits, then states, after each of `entries`; of a `read` step after the last one."""
+        """Logits, then states, after each of `entries`; in a `read` step only after the last one."""
         assert entries.states is not None
         fused = self.fuse(entries.states) if kind == "read" else entries.states
         attend = entries.attend(0, entries.bias(self.layer.bias_by_distance), self.shape.layer.scale)

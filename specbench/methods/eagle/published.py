@@ -87,7 +87,7 @@ class PublishedEagle:
 
     @property
     def fc_bias(self) -> bool | None:
-        """Whether the config, or the layout, says that the first linear layer has a bias; None where neither does."""
+        """Whether the first linear layer has a bias, by the config or the layout; None if neither says so."""
         if self.kind != "eagle":
             return False
         told = self.config.get("fusion_bias", False) if self.is_speculators else self.config.get("bias")
@@ -147,7 +147,7 @@ class PublishedEagle:
 def published_eagle(source: str, pinned: Mapping[str, Any], key: str, ours: str) -> PublishedEagle | None:
     """The config of a published checkpoint, or None.
 
-    None where `source` has no such config, or one with the field `ours` of our own layout. Raises UserError for what is
+    None if `source` has no such config, or one with the field `ours` of our own layout. Raises UserError for what is
     not supported.
     """
     config = read_config(source, pinned, key)
@@ -213,7 +213,7 @@ UNUSED = re.compile(r".*rotary_emb\.inv_freq|verifier_norm\.weight|verifier_lm_h
 def load_published_eagle(made: PublishedEagle, network: Any, taps: tuple[int, ...]) -> Eagle:
     """The checkpoint, bound to `network`, whose states after `taps` layers it reads.
 
-    Raises UserError where a tensor is missing, not known, damaged, or of another shape than the config and the target
+    Raises UserError if a tensor is missing, not known, damaged, or of another shape than the config and the target
     say.
     """
     shape, tensors, layer = published_state(made, network, taps)

@@ -54,7 +54,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
     trained: Eagle
     measured = 4
     predictor = "drafted token"
-    learns_features: ClassVar[bool] = True  # towards the target's, where the layer predicts them
+    learns_features: ClassVar[bool] = True  # towards the target's, if the layer predicts them
 
     def __init__(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> None:
         super().__init__(target, recipe)
@@ -62,7 +62,7 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
         self.trained = self.new(target, recipe, train_set).to(target.device).bind(target)
 
     def new(self, target: PreTrainedModel, recipe: Recipe, train_set: Dataset) -> Eagle:
-        """What is trained, with new weights or the target's."""
+        """The layer to train, with new weights or the target's."""
         plan = recipe.eagle
         kept = None if plan.vocabulary is None else _draft_vocabulary(recipe, target, train_set, plan.vocabulary)
         layer = layer_shape(target, "distill.target")
@@ -155,8 +155,8 @@ def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Datase
 def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
     """Fill `eagle` from the target's last decoder layer; `kept` are the tokens of the draft vocabulary.
 
-    What the linear layer before it does with the embedding begins near zero, so that the layer first works on the
-    feature alone, which is what the target's layers end with.
+    The weights of the linear layer before it that read the embedding begin near zero, so that the layer at first reads
+    only the feature, which is the output of the target's layers.
     """
     width = eagle.shape.layer.width
     borrow_weights(eagle.layer, target)
@@ -183,7 +183,7 @@ def borrow_layer(eagle: Eagle, target: Any, kept: list[int] | None) -> None:
 def borrow_weights(layer: DraftLayer, target: Any) -> None:
     """Fill `layer` from the target's last decoder layer, with the weights of the norm before it.
 
-    Where its self-attention reads more than the state, what it does with the rest begins near zero.
+    If its self-attention reads more than the state, the weights that read the rest begin near zero.
     """
     width = layer.shape.width
     layers: list[Any] = list(layer_list(target))

@@ -187,7 +187,7 @@ class HydraSession(HeadsSession):
         return Predicted(torch.stack([rows[node] for node in range(len(depths))]), size, self.sampling)
 
     def _q_in_text(self, states_ND: Tensor, ahead: int, tokens: Sequence[int]) -> Tensor:
-        """q of a head whose input tokens are those of the text: a token is reached only if they were accepted."""
+        """q of a head that reads the text's own tokens: a token is reached only if they were accepted."""
         narrowed_LM = self.draft.narrowed(tokens[:-1][-(len(states_ND) + ahead) :])
         read_NJM = narrowed_LM.unfold(0, ahead + 1, 1).transpose(1, 2)
         return standardise(self.draft.after(states_ND, read_NJM), self.sampling, self.draft.target.vocabulary_size)

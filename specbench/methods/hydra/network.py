@@ -86,7 +86,7 @@ UNUSED = re.compile(r".*rotary_emb\.inv_freq|prefix_embeding_layer\.embed_tokens
 
 
 class Block(nn.Module):
-    """x + SiLU(W x + b), or A x + c instead of x where the block narrows."""
+    """x + SiLU(W x + b), or A x + c instead of x if the block narrows."""
 
     def __init__(self, reads: int, width: int) -> None:
         super().__init__()
@@ -138,7 +138,7 @@ class HydraCheckpoint:
     def load(self, network: Any) -> PublishedHydra:
         """The heads, ready for `network`.
 
-        Raises UserError where they are damaged or fit another target.
+        Raises UserError if they are damaged or fit another target.
         """
         projection = network.get_output_embeddings().weight
         rows, width = projection.shape
@@ -215,7 +215,7 @@ class HydraCheckpoint:
 
 
 def published_hydra(source: str, pinned: Mapping[str, Any], key: str) -> HydraCheckpoint | None:
-    """The config of published heads; None where `source` has no such config.
+    """The config of published heads; None if `source` has no such config.
 
     Raises UserError for what is not supported.
     """

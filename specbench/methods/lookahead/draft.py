@@ -8,8 +8,8 @@ its column, which stands one position earlier. After the last row the target's a
 step), and each column with its new token is an n-gram for the pool.
 
 A window's tokens are guesses that are never verified: they are read beside the proposal and are not part of it. The
-n-grams are the target's likeliest tokens, at every temperature, from earlier passes alone. So q is one-hot, and
-children of a node are tested in turn like found tokens.
+n-grams are the target's likeliest tokens, at every temperature, from only earlier passes. So q is one-hot, and children
+of a node are tested in turn like found tokens.
 
 Where the paper is silent: the first window is copied from the source or the text, and so are the columns that become
 free when a pass accepts several tokens, so that the others keep their positions.
@@ -130,7 +130,7 @@ class LookaheadSession(Stateless, ScoresAhead):
         return Proposal(drafted, None, operations, parents, unverified=unverified)
 
     def _unverified(self, length: int, first: int) -> UnverifiedTokens | None:
-        """The window, whose nodes are numbered from `first`; None where the target has no positions left for it."""
+        """The window, whose nodes are numbered from `first`; None if the target has no positions left for it."""
         most, needed = self.draft.target.longest, self.draft.window + self.draft.ngram
         return self.window.tree(first) if most is None or length + needed <= most else None
 
@@ -165,5 +165,5 @@ class LookaheadBuilder(DraftBuilder[LookaheadConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         target.require_trees(f"{self.request.key}=lookahead", "use another draft")
         draft = self.draft
-        read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
+        read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also in scoring
         return LookaheadDraft(read, draft.window, draft.ngram, draft.guesses, self.request.device)

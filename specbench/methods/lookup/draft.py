@@ -7,7 +7,7 @@ matches almost for free. Without a match nothing is proposed, and the pass is a 
 A token costs `match` entries of a table and a proposal at most as many look-ups, however long the text; the prompt is
 entered before the first pass.
 
-A tree holds what followed several places, those of the longest match first (`methods.copying`).
+A tree holds the tokens that followed several places, the longest matches first (`methods.copying`).
 
 q is one-hot: the proposal is certain. Saxena 2023, "Prompt Lookup Decoding"; there only the decoder's own tokens are
 searched, which for encoder-decoder models would leave the source out.
@@ -91,7 +91,7 @@ class LookupSession(CopiesFromContext, GrowsFromPlaces):
         return self._longest()[0]
 
     def _continuation(self, most: int) -> list[int]:
-        """What followed the latest place of the longest match, up to the present end."""
+        """The tokens after the latest place of the longest match, up to the present end."""
         _, ends = self._longest()
         return self._text[ends[-1] : ends[-1] + most] if ends else []
 

@@ -35,7 +35,7 @@ NAME = re.compile(r"(?:medusa_head\.)?(\d+)\.(\d+)\.(linear\.weight|linear\.bias
 
 
 class PublishedHead(nn.Module):
-    """Residual blocks h + SiLU(W h + b), then an output layer, or the target's own where there is none."""
+    """Residual blocks h + SiLU(W h + b), then an output layer, or the target's if it has none."""
 
     def __init__(self, blocks: list[tuple[Tensor, Tensor]], output_VD: Tensor | None) -> None:
         super().__init__()
@@ -68,7 +68,7 @@ class PublishedMedusa(nn.Module):
         return 2.0 * (own + shared * rows * self.width)
 
     def logits(self, states_ND: Tensor, which: slice, project: Project) -> Tensor:
-        """[heads, N, V] of the heads `which`, 0 being that of the token after the next."""
+        """[heads, N, V] of the heads `which`; head 0 predicts the token after the next."""
         chosen = cast(list[PublishedHead], list(self.all)[which])
         return torch.stack([head.logits(states_ND, project) for head in chosen])
 
@@ -141,7 +141,7 @@ class LowRank(nn.Module):
 
 
 class MedusaHeads(TrainedHeads):
-    """Heads that see the state alone. They start as copies of the network's own head."""
+    """Heads that read only the state. They start as copies of the network's own head."""
 
     KIND, RECIPE, SHAPE = "medusa", "medusa", ("heads", "width", "layers", "rank", "vocabulary")
 
@@ -163,7 +163,7 @@ class MedusaHeads(TrainedHeads):
         return logits.view(len(chosen), states_ND.shape[0], -1)
 
     def _units(self, units_ND: Tensor, head: int) -> Tensor:
-        """What head `head` makes of the state."""
+        """The output of head `head` for the state."""
         for layer in range(self.layers):
             gate_ND = F.linear(units_ND, self.weight_LKDD[layer, head].t(), self.bias_LK1D[layer, head, 0])
             units_ND = units_ND + F.silu(gate_ND)

@@ -52,7 +52,7 @@ class ModelDraftConfig(DraftConfig, ModelConfig, WindowKeys):
     paper: ClassVar[bool] = True
 
     def label(self) -> str:
-        """The model's name, how it drafts for another vocabulary where that was chosen, and that it learns."""
+        """The model's name, the method for another vocabulary if one was chosen, and whether it learns."""
         name = name_of(self) if self.vocabulary in ("auto", "same") else f"{name_of(self)}-{self.vocabulary}"
         name += "" if self.top_tokens is None else f"-top{self.top_tokens}"
         name += "" if self.window is None else f"-window{self.window_label(self.window)}"

@@ -115,7 +115,7 @@ class ModelDraftSession(ProposesByReading):
     def _is_unsure(self, token: int, row_1V: Tensor | None, logits_LV: Tensor) -> bool:
         """Whether the q of `token` is below the confidence.
 
-        q is the row that it was drawn from, or, where it needed none (T = 0), the row before argmax.
+        q is the row that it was drawn from, or, if it needed none (T = 0), the row before argmax.
         """
         if row_1V is None:
             row_1V = standardise(logits_LV[-1:], BEFORE_ARGMAX, self.vocabulary_size)
@@ -220,7 +220,7 @@ class TextDraftSession(Stateless, ProposesByReading):
         )
 
     def score(self, tokens: Sequence[int], prefix_length: int) -> Tensor:
-        """The first token of a proposal, certain, at each place; zeros where nothing is proposed."""
+        """The first token of a proposal, with probability 1, at each place; zeros without a proposal."""
         first = list[int | None]()
         self.texts = []
         for end in range(prefix_length, len(tokens)):

@@ -78,7 +78,7 @@ class OnlineDraft(ModelDraft):
 
 
 class OnlineSession(ModelDraftSession):
-    """A model's session that records the target's logits where its tokens were rejected, or at every token."""
+    """A model's session that records the target's logits when its tokens were rejected, or at every token."""
 
     def __init__(self, draft: OnlineDraft, prompt: Prompt, sampling: Sampling) -> None:
         model = draft.model

@@ -1,9 +1,9 @@
 """The cache of several depths for one sequence.
 
-Depth k's entry i joins the state of depth k - 1 at entry i (of depth 0: the target's, at token i) and the embedding
-of token i + 1 + k. With N entries of depth 0, the text has N + 1 tokens, so the entries of depth k before N - k are
-of the text alone: they are cached. The k entries after them join drafted tokens; they are computed for each drafted
-path and not cached, so that nothing has to be computed again when tokens are rejected.
+Depth k's entry i joins the state of depth k - 1 at entry i (of depth 0: the target's, at token i) and the embedding of
+token i + 1 + k. With N entries of depth 0, the text has N + 1 tokens, so the entries of depth k before N - k join only
+tokens of the text and are cached. The k entries after them join drafted tokens. They are computed for each drafted path
+and not cached, so that a rejection needs no recomputation.
 
 Shapes: L new entries, D width, C slots.
 """
@@ -61,7 +61,7 @@ class DepthsCache:
         return self.draft_nodes(states_1D, [token], [len(self._nodes) - 1 if self._nodes else ROOT])
 
     def draft_nodes(self, states_LD: Tensor, tokens: Sequence[int], parents: Sequence[int]) -> Prediction:
-        """What follows these nodes of a tree, numbered on, all of one level; that level's depth reads them.
+        """The continuations of these nodes of a tree, numbered on, all of one level; that level's depth reads them.
 
         `states_LD` are not read: a node's own are held here.
         """
@@ -69,7 +69,7 @@ class DepthsCache:
         paths = [(*(() if node is None else node.path), token) for node, token in zip(above, tokens, strict=True)]
         level = len(paths[0])
         known, before = self._known[level], self._known[level - 1]
-        settled = max(0, self.length - level)  # entries that join tokens of the text alone
+        settled = max(0, self.length - level)  # entries that join only tokens of the text
         drafted = self.length - settled  # entries after them, of each path
         new = range(len(known), settled)
         states = before[len(known) : settled]
@@ -103,8 +103,8 @@ class DepthsCache:
     ) -> Tensor:
         """The states of a depth at entries that join `states_LD` and `tokens`.
 
-        `places` are their numbers, `of` the path of each, or TEXT. An entry sees those of the text and those of its own
-        path before it.
+        `places` are their numbers, `of` the path of each, or TEXT. An entry attends to earlier entries of the text and
+        of its own path.
         """
         depth, cache, device = self.depths[level], self._caches[level], states_LD.device
         first, end = places[0], places[0] + len(places)

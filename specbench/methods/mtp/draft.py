@@ -1,7 +1,7 @@
 """Multi-token prediction as a draft: EAGLE's session, with the target's own heads in place of EAGLE's layer.
 
-One depth runs again and again on its own predictions, as EAGLE's layer does, so that a proposal may be of any length.
-Several depths draft a token each, so that a proposal has at most so many.
+A single depth runs repeatedly on its own predictions, as EAGLE's layer does, so that a proposal has any length. Each of
+several depths drafts one token, so that a proposal has at most as many tokens as depths.
 """
 
 from collections.abc import Iterator, Sequence

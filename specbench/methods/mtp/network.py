@@ -48,7 +48,7 @@ class FamilyLayer(nn.Module):
     """A decoder layer of `transformers` whose attention is the caller's."""
 
     def __init__(self, layer: Any, rotary: Any, layer_type: str | None) -> None:
-        """`rotary` is the target's module of rotary positions, None where positions are learned.
+        """`rotary` is the target's module of rotary positions, None if positions are learned.
 
         `layer_type` is what it takes to tell kinds of layers apart.
         """
@@ -145,8 +145,8 @@ class Mtp(Eagle):
     def start_from(cls, network: Any, key: str) -> "Mtp":
         """A depth to train: its decoder layer and its norm start as the last of `network`.
 
-        What the linear layer does with the embedding starts near zero. Raises UserError for a network that is no
-        decoder alone, or whose layers this file does not run.
+        The weights of the linear layer that read the embedding start near zero. Raises UserError if the network is more
+        than a decoder, or has layers that this file does not run.
         """
         if network.config.is_encoder_decoder:
             raise UserError(f"{key}: mtp is for decoder-only targets; use recipe=eagle")

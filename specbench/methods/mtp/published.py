@@ -86,7 +86,7 @@ class PublishedMtp:
         return template.format(layer=self.layers + depth, depth=depth)
 
     def load(self, network: Any) -> list[Mtp]:
-        """The depths, bound to `network`. Raises UserError where a tensor is missing, not known or of another shape."""
+        """The depths, bound to `network`. Raises UserError if a tensor is missing, not known or of another shape."""
         weight = network.get_output_embeddings().weight
         config = _config_of_depths(network, self.depths)
         stack = self._stack(type(network.get_decoder()), config, weight)
@@ -113,7 +113,7 @@ class PublishedMtp:
         raise UserError(f"{self.key}: {self.file} of {self.source}: {why}")
 
     def _stack(self, family: Any, config: Any, weight: torch.Tensor) -> Any:
-        """A decoder of the target's family whose layers are those of the depths."""
+        """A decoder of the target's family with the layers of the depths."""
         state = {f"layers.{depth}.{name}": tensor for depth, name, tensor in self._of_layers()}
         try:
             stack, found = part_with(family, config, state, dtype=weight.dtype, device_map={"": weight.device})
@@ -143,7 +143,7 @@ class PublishedMtp:
 def published_mtp(source: str, pinned: Mapping[str, Any], key: str, target: Any, device: torch.device) -> PublishedMtp:
     """The depths in a folder or a repository, which the keywords `pinned` fix, for a target of the config `target`.
 
-    `key` is what the config calls the draft. Raises UserError where there are none.
+    `key` is the config's name for the draft. Raises UserError if there are none.
     """
     files = weight_files(source, pinned, key)
     if not files:
@@ -167,7 +167,7 @@ def published_mtp(source: str, pinned: Mapping[str, Any], key: str, target: Any,
 
 
 def _require_count(made: PublishedMtp, config: Mapping[str, Any], depths: int) -> None:
-    """Raise UserError where the weights have no decoder layer, or another number of depths than the config says."""
+    """Raise UserError if the weights have no decoder layer, or another number of depths than the config says."""
     if depths == 0:
         made.lacks(made.name(made.layout.block, 0) + "*")
     if depths > 1 and "{layer}" not in made.layout.marker:

@@ -5,7 +5,7 @@ token, are the tokens seen after it. A level is three arrays: 8 bytes for each o
 level above it. 100 million tokens of text at a vocabulary of 32k hold about 10 million distinct pairs and 45 million
 distinct triples: 80 MB as bigram counts, 520 MB as trigram counts, where dense tables would take 4 GB and 130 TB.
 
-Fitting takes 9 bytes a token of the text, about 70 for each n-gram of its largest level and 50 for each of the CHUNK
+Fitting takes 9 bytes per token of the text, about 70 per n-gram of its largest level and 50 for each of the CHUNK
 tokens that are counted at a time: about 4 GB for those triples. (3 million tokens with 0.9 million distinct pairs and
 1.9 million distinct triples: 0.2 GB, and 30 MB as counts.)
 
@@ -105,7 +105,7 @@ def _parts(corpus: Corpus) -> Iterator[slice]:
 def _keys(corpus: Corpus, ended_N: NDArray[np.int32], vocabulary_size: int) -> Iterator[tuple[slice, Keys]]:
     """For each token of a part a key of the n-gram that ends there: the n-gram before it, then the token.
 
-    -1 where that would begin before the sequence does. The yielded array may be overwritten in `ended_N`.
+    -1 if that would begin before the sequence does. The yielded array may be overwritten in `ended_N`.
     """
     last = -1  # what ended just before the part
     for part in _parts(corpus):

@@ -4,9 +4,9 @@ Order 1: add-one, q_1(x) = (n(x) + 1) / (N + V).
 
 Order k: interpolated absolute discounting (Ney, Essen, Kneser 1994). After the last k - 1 tokens h, q_k(x | h) =
 max(n(hx) - D, 0) / n(h) + D t(h) / n(h) q_{k-1}(x | h'), where n(h) counts h with a token after it, t(h) is the number
-of distinct tokens counted after h, D the discount and h' is h without its first token; q_{k-1} where h was never
+of distinct tokens counted after h, D the discount and h' is h without its first token; q_{k-1} if h was never
 counted. Counts of lower orders are plain counts of the text (not Kneser-Ney's counts of contexts), so that a bigram is
-the same draft alone and inside a trigram.
+the same draft by itself and inside a trigram.
 
 Without counts: the random draft of the paper's opening, for which every token is equally likely.
 """
@@ -42,7 +42,7 @@ _NO_CONTEXT: Discounted = (np.empty(0, np.int32), np.empty(0), 1.0)
 
 
 class NgramDraft(Draft):
-    """q from counts and the last `order` - 1 tokens alone. `counts` are of that order or a higher order."""
+    """q from counts and only the last `order` - 1 tokens. `counts` have that order or a higher one."""
 
     operations = 0.0  # a table look-up
 

@@ -1,7 +1,7 @@
 """Training look-ahead embeddings on a frozen target (Monea et al. 2023, "PaSS").
 
 The embeddings are all that is trained. After a token of a text the target reads all of them, one after another, and
-what it predicts at number k is held to its own distribution k tokens after the next one, where it knows the text
+what it predicts at number k is held to its own distribution k tokens after the next one, given the text
 between. The paper takes the cross-entropy of the text's tokens, whose gradient is the same in expectation over texts
 that the target wrote.
 
@@ -51,7 +51,7 @@ class LookAheadLearner(FrozenTargetLearner[TargetOutput]):
         self.placement = Placement(target)
 
     def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        """While it trains, look-ahead positions follow some tokens of each text, the same for all texts; else all."""
+        """In training, look-ahead positions follow some tokens of each text, the same for all texts; otherwise all."""
         decoding = "decoder_input_ids" if self.target.config.is_encoder_decoder else "input_ids"
         ids_BT = given[decoding]
         length, number = ids_BT.shape[1], self.plan.number

@@ -1,9 +1,9 @@
 """Training a model to draft in one forward pass, on a frozen target.
 
-2504.18583: after places of each text stand copies of the mask token, and the model's rows after them are held to the
-target's distribution at the tokens that they stand for. Fewer places have a mask token with each depth (conditional
+2504.18583: copies of the mask token follow places of each text, and the model's rows after them are trained on the
+target's distribution at the tokens that they stand for. With each depth, fewer places have a mask token (conditional
 drop of tokens). The model starts from a draft of the target's vocabulary, whose rows after the text's own tokens are
-trained, too.
+also trained.
 
 Shapes: B texts, T tokens, P places, L entries, V tokens of the vocabulary.
 """
@@ -59,7 +59,7 @@ class PardLearner(FrozenTargetLearner[TargetOutput]):
         self.trained = network.to(target.device)
 
     def state_dict(self, *args: Any, **told: Any) -> Any:
-        """Without the head, where that is the embeddings again: a checkpoint holds each tensor once."""
+        """Without the head if it is the embeddings: a checkpoint holds each tensor once."""
         state = super().state_dict(*args, **told)
         held = {weight.data_ptr(): name for name, weight in reversed(state.items())}
         return {name: weight for name, weight in state.items() if held[weight.data_ptr()] == name}

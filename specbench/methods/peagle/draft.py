@@ -66,7 +66,7 @@ class PEagleSession(AtOnceSession):
         self._features.read(tokens[:-1])
         if len(tokens) < 2 or most == 0:
             return None
-        first = min(self.entries.length, len(tokens) - 2)  # the last entry is read again where there is no new one
+        first = min(self.entries.length, len(tokens) - 2)  # the last entry is read again if there is no new one
         self.entries.rollback(first)
         features_LF = self._features.of(first, len(tokens) - 1)
         return self.entries.draft_rows(features_LF, tokens[first + 1 :], most)

@@ -90,7 +90,7 @@ class PEagle(Eagle):
         return torch.cat([self.logits(found_BLD), found_BLD], -1)
 
     def masked(self, positions_BL: Tensor) -> tuple[Tensor, Tensor]:
-        """What masked entries at `positions_BL` join: states and embeddings [B, L, D]."""
+        """The inputs of masked entries at `positions_BL`: states and embeddings [B, L, D]."""
         ids_BL = torch.full_like(positions_BL, self.shape.mask)
         embedded_BLD = self.embed(ids_BL, positions_BL + 1)
         state_D = self.fuse(self.mask_hidden.to(embedded_BLD.dtype))

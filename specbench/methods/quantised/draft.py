@@ -5,7 +5,7 @@ for itself. Weights are whole levels times a scale for a few inputs of an output
 activations stay as they are.
 
 engine=native reads the levels and unpacks them in registers. **Elsewhere the cost is simulated**: the rounded weights
-are held in the run's dtype, so alpha is that of quantised weights and c about 1.
+are held in the run's dtype, so alpha is exact for quantised weights and c is about 1.
 """
 
 from specbench.algorithm.draft import Draft

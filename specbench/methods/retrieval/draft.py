@@ -51,7 +51,7 @@ class RetrievalDraft(Draft):
 
     @property
     def grown(self) -> int | None:
-        """Tokens that were decoded and are in the store now; None where it does not grow."""
+        """Decoded tokens that are now in the store; None if it does not grow."""
         return self.index.grown if isinstance(self.index, GrowingStore) else None
 
     def add_texts(self, decoded: Sequence[tuple[Prompt, Sequence[int]]]) -> None:

@@ -4,8 +4,8 @@ The array is built by pydivsufsort (bindings to libdivsufsort), which is importe
 are held as big-endian bytes, so that slices of bytes compare as runs of tokens do, and one binary search finds a run
 of any length.
 
-Memory: 6 bytes a token (8 where the vocabulary has more than 65,535 tokens), the same on disk; building takes about
-30 (60): libdivsufsort sorts bytes, and of those only every second (fourth) begins a token.
+Memory and disk: 6 bytes per token each (8 if the vocabulary has more than 65,535 tokens). Building takes about 30 (60),
+because libdivsufsort sorts bytes, and only every second (fourth) byte begins a token.
 
 Shapes: N tokens of the corpus, the separators included; B bytes of it.
 """
@@ -50,10 +50,10 @@ class SuffixIndex:
     def follower(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[int, int]:
         """The token that followed the longest run found of the last `longest` tokens, and that run's length.
 
-        The tokens are those of `context`. Among several followers the most frequent, then the smallest id.
-        (`end`, 0) if not even the last token is found. `known` tokens are known to be found. Of more than
-        MOST_LOOKED_AT places that many are counted, evenly over all; they are sorted by the tokens that follow, so that
-        shares are preserved.
+        The last tokens are the last of `context`. Among several followers it is the most frequent, then the smallest
+        id; (`end`, 0) if not even the last token is found. A run of `known` tokens is known to be found. At most
+        MOST_LOOKED_AT places are counted, evenly over all. They are sorted by the tokens that follow, so that shares
+        are preserved.
         """
         places, length = self.longest_run(context, longest, known)
         if length == 0:
@@ -64,7 +64,7 @@ class SuffixIndex:
     def longest_run(self, context: Sequence[int], longest: int, known: int = 0) -> tuple[range, int]:
         """The longest run found of the last `longest` tokens of `context`: its suffixes, and its length.
 
-        None and 0 where not even a run of `known` (at least 1) tokens is found.
+        An empty range and 0 if not even a run of `known` (at least 1) tokens is found.
         """
         longer = range(known + 1, min(longest, len(context)) + 1)  # what is not found makes every longer run not found
         found: dict[int, range] = {}
@@ -89,9 +89,9 @@ class SuffixIndex:
         return tokens, times * _step(places, MOST_LOOKED_AT)
 
     def places(self, context: Sequence[int], longest: int, most: int) -> list[list[int]]:
-        """Where the followers of the last `longest` tokens of `context` stand in `tokens`, then those of shorter runs.
+        """Indices in `tokens` of the followers of the last `longest` tokens of `context`, then of shorter runs.
 
-        Down to a run of one token; of each run up to `most`, evenly over all, without those of a longer run.
+        Runs go down to one token. Each has up to `most` places, evenly over all, without places of a longer run.
         """
         return list(self.places_by_length(context, longest, most).values())
 

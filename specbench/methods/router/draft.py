@@ -1,15 +1,15 @@
-"""Two drafts, one of which proposes in each pass: a copy if enough tokens match, else a model.
+"""Two drafts, one of which proposes in each pass: a copy if enough tokens match, otherwise a model.
 
 Engines copy if a lookup finds anything and run a model otherwise (vLLM, "ngram-eagle"). Here the first draft proposes
 if at least `least_match` tokens match (`by=match`), or if it has the higher expected tokens per pass for its price
 (`by=acceptance`): Eq. 1 with the share of its tokens accepted in this completion so far, (accepted + 1) / (tested + 2),
 over 1 + gamma c. If it proposes nothing, the second draft does.
 
-The choice is made before a token is drawn, from tokens that are already emitted. So q of a proposal is that of the
+The choice is made before a token is drawn, from tokens that are already emitted. So q of a proposal is the q of the
 draft that drew it, and Algorithm 1 applies unchanged.
 
-`score` chooses at each token as if a pass began there. By acceptance it counts a pass a token, with the chance of the
-chosen draft to propose the token that follows.
+`score` chooses at each token as if a pass began there. By acceptance it counts one pass per token, with the chance of
+the chosen draft to propose the token that follows.
 
 Shapes: L positions, V tokens of the vocabulary.
 """
@@ -130,7 +130,7 @@ class RouterSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
         self._first = self._first[max(0, len(self._first) - most + 1) :]
 
     def _matched(self, tokens: Sequence[int], places: range) -> list[int]:
-        """The tokens that match at each place, where that decides."""
+        """The tokens that match at each place, if that decides."""
         copying = self.sessions[0]
         if self.config.by != MATCH:
             return []

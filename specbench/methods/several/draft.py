@@ -3,7 +3,7 @@
 Horizontal cascade (Chen et al. 2023, "Cascade Speculative Drafting"): cheaper drafts for later positions. Later tokens
 of a proposal are worth less, since all tokens before them must be accepted. So the best draft proposes the first
 tokens, and a cheaper draft continues. Each token is tested with the q of the draft that drew it, so Algorithm 1 applies
-unchanged. A vertical cascade (`methods.cascade.draft`) may be one of the drafts; inside it Algorithm 1 is exact, too.
+unchanged. A vertical cascade (`methods.cascade.draft`) may be one of the drafts; Algorithm 1 is also exact inside it.
 Chen et al. accept inside with lenience, which makes q wrong at T > 0. `theory.horizontal_lengths` says how many tokens
 each draft should propose.
 
@@ -85,7 +85,7 @@ class DraftOfDrafts(Draft):
 
     @abstractmethod
     def session(self, sessions: Sequence[DraftSession]) -> DraftSession:
-        """The session that is made of those of the drafts."""
+        """The session that combines the drafts' sessions."""
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.session([draft.start(prompt, sampling) for draft in self.drafts])
@@ -222,7 +222,7 @@ class HorizontalSession(SessionsOfDrafts, ScoresAhead, ProposesByReading):
         return Proposal(sequence[len(tokens) :], self._rows(proposals), operations)
 
     def _rows(self, proposals: Sequence[Proposal]) -> Tensor | None:
-        """The q [G, V] that each token was drawn from; None where all were certain."""
+        """The q [G, V] that each token was drawn from; None if all were certain."""
         if all(one.q_GV is None for one in proposals):
             return None
         return torch.cat([

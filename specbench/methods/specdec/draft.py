@@ -1,8 +1,8 @@
 """SpecDec's drafter: all tokens of a proposal in one step of a shallow decoder.
 
 Xia et al. 2023 (arXiv 2203.16487); `methods.specdec.network` has the decoder. It reads the text's tokens, the newest
-one included, and the target's keys and values of the source; the target's states are not needed, so that it drafts in
-the first pass of a text, too.
+one included, and the target's keys and values of the source; the target's states are not needed, so that it also drafts
+in a text's first pass.
 
 Given the text the drafted tokens are drawn independently, each from the row of its own query. That row is its q, and
 Algorithm 1 is exact.
@@ -47,7 +47,7 @@ class SpecDecDraft(FollowsTarget):
 
 
 class SpecDecSession(ScoresAhead):
-    """The decoder's state for one sequence; of the target's session it only reads the source."""
+    """The decoder's state for one sequence; it reads only the source in the target's session."""
 
     stops_at_end = True
 
@@ -73,7 +73,7 @@ class SpecDecSession(ScoresAhead):
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         decoder, rows = self.draft.decoder, len(tokens) - prefix_length
         ahead = min(most, decoder.queries)
-        # Of proposals after token number `first` and later: the earliest that reach token number `prefix_length`.
+        # `first` is the first token whose proposals reach token number `prefix_length`.
         first = max(self.prefix - 1, prefix_length - ahead)
         ids_1T = torch.tensor([list(tokens[:-1])], device=decoder.query_KD.device)
         states_TKD = decoder.states_after_each(ids_1T, self.sources(), first)[0]

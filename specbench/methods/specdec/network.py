@@ -5,9 +5,9 @@ predicts. A query attends to the source, to the tokens of the text and to itself
 text the predictions are independent.
 
 The paper's drafter is a model of its own with a deep encoder. Here the deep encoder is the frozen target's: layer i
-attends to the keys and values that one of the target's decoder layers made of the source, so that the source is encoded
-once, nothing of it is cached twice, and the drafter's weights are those of its decoder. Embeddings and head are the
-target's, too.
+attends to the keys and values that one of the target's decoder layers made of the source. So the source is encoded
+once, nothing of it is cached twice, and the drafter has only a decoder's weights. Embeddings and head are also the
+target's.
 
 Shapes: B rows, T tokens, K queries, L entries (tokens and queries), C entries that are attended to, H heads, D width, V
 logits.
@@ -132,7 +132,7 @@ def entries(tokens: int, first: int, queries: int, device: torch.device) -> tupl
 
 
 def t5_pairs(decoder: ParallelDecoder, blocks: Sequence[Any]) -> Iterator[tuple[Tensor, Tensor]]:
-    """Each weight of the decoder's layers but their position biases, and beside it that of a T5's decoder layer."""
+    """Each weight of the decoder's layers, except position biases, with the same weight of a T5's decoder layer."""
     layers: Any = zip(decoder.norms, decoder.blocks, blocks, strict=True)
     for norm, layer, block in layers:
         own = block.layer[0]

@@ -68,7 +68,7 @@ class SpecDecLearner(FrozenTargetLearner[TargetOutput]):
             q_NV = self.trained.project(states_ND.to(self.target.dtype))
             total = total + weight * distillation_loss(p_NV, q_NV, labels_N, self.kl_weight)
             weights += weight
-        return total / max(weights, 1e-9) + 0.0 * states_BTKD.sum()  # also where nothing counts there is a gradient
+        return total / max(weights, 1e-9) + 0.0 * states_BTKD.sum()  # also if nothing counts there is a gradient
 
     @torch.no_grad()
     def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:

@@ -4,8 +4,8 @@
 prompt and completion, and of all earlier completions. For each of the last 1, 2, ... tokens that occurred before, the
 likeliest token is followed, then the next, for at most `factor` times as many tokens as were matched, and while the
 product of the tokens' shares is at least `min_probability`. The proposal with the highest sum of these products, the
-tokens that it expects to be accepted, is taken; of equals the one of the longest match, in this text first. So a short
-or doubtful match drafts few tokens, and a long one many, up to gamma.
+tokens that it expects to be accepted, is taken; among equals the one of the longest match, in this text first. So a
+short or doubtful match drafts few tokens, and a long one many, up to gamma.
 
 The end of this text is no occurrence of what it ends with: shares are of the places where a token follows. (The
 authors' code counts it, so that what followed a run once has a share of one half.)

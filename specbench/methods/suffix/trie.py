@@ -12,7 +12,7 @@ END = -1  # after each text, and no token
 class Node:
     """A run of tokens: how often it occurs, and the place of the token after its first occurrence.
 
-    `followers` are the runs that are longer by a token; None of a run that occurs once, and of the longest runs.
+    `followers` are the runs that are longer by a token; None for a run that occurs once, and for the longest runs.
     `likeliest` is the answer of `SuffixTrie.likeliest` until one of `followers` changes.
     """
 

@@ -29,7 +29,7 @@ class LayerSkipConfig(DraftConfig):
     scores_children: ClassVar[bool] = True
 
     def label(self) -> str:
-        """The skipped sublayers, or their number and a digest where they are many: labels are parts of file names."""
+        """The skipped sublayers, or, if they are many, their number and a digest: labels are parts of file names."""
         if len(self.skip) <= MOST_NAMED:
             return "-".join([self.kind, *self.skip])
         digest = sha256(",".join(sorted(self.skip)).encode()).hexdigest()[:4]

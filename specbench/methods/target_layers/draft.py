@@ -45,7 +45,7 @@ class EarlyExitDraft(FollowsTarget):
 
 
 class EarlyExitSession(ModelDraftSession):
-    """The first layers at work in the target's own session, which selects the accepted path for them, too."""
+    """The first layers at work in the target's own session, which also selects the accepted path for them."""
 
     of_cache_alone = True
 

@@ -28,7 +28,7 @@ FIGURES = {draw.__name__: draw for draw in _ALL}
 
 
 def build(names: Sequence[str], records: Records, step: Step = lambda: None) -> list[Drawn]:
-    """The named figures, all of them where none is named; `step` is called before each.
+    """The named figures, or all if none is named; `step` is called before each.
 
     Each names the records that it leaves out because the machine was contended.
     """

@@ -79,7 +79,7 @@ WIDEST = 52  # letters of two names that fit beside each other under one of two 
 
 
 def below(axes: Axes, marks: Sequence[Artist]) -> None:
-    """The names of a panel's marks, under it; in two columns where both fit, since wide legends make panels narrow."""
+    """The names of a panel's marks, under it; in two columns if they fit, since wide legends make panels narrow."""
     widest = max(len(str(mark.get_label())) for mark in marks)
     axes.legend(
         handles=list(marks), fontsize=7.5, loc="upper left", bbox_to_anchor=(-0.06, -0.15),
@@ -98,7 +98,7 @@ def under_all(figure: Figure, of: Sequence[Axes]) -> None:
 
 
 def pair_name(row: "pd.Series[object]") -> str:
-    """Name a pair by draft and temperature, 't5-nano, T=0'; the notes name the target too."""
+    """Name a pair by draft and temperature, 't5-nano, T=0'; the notes also name the target."""
     name = f"{draft_name(str(row['draft']))}, T={row['temperature']:g}" + (
         f", {row['where']}" if row.get("where") else ""
     )

@@ -1,4 +1,4 @@
-"""Measured speedup of every draft under every rule, a line each, a panel a temperature; and of token trees by size."""
+"""Measured speedup of every draft and rule (one line each, one panel per temperature), and of token trees by size."""
 
 from typing import Any
 
@@ -124,7 +124,7 @@ def _entry(row: Row) -> str:
 def _lines(block: pd.DataFrame) -> list[str]:
     """The entries by family, each from the fastest to the slowest at its lowest temperature; lossy rules last.
 
-    Where there are several families, each follows its name.
+    With several families, each follows its name.
     """
     coldest = block.sort_values("temperature", kind="stable").drop_duplicates("entry")
     ranked = coldest.sort_values("speedup_measured", ascending=False, kind="stable")
@@ -136,7 +136,7 @@ def _lines(block: pd.DataFrame) -> list[str]:
 
 
 def _title(first: "pd.Series[Any]", temperature: float, among: pd.DataFrame) -> str:
-    """The title of a panel, with the machine where `among` is from several."""
+    """The title of a panel, with the machine if `among` is from several."""
     machine = f" ({short(first['hardware'])}, {first['dtype']})" if len(among.drop_duplicates(PLACE)) > 1 else ""
     return f"{first['target']} on {first['task']}, T={temperature:g}{machine}"
 
@@ -212,7 +212,7 @@ def trees(records: Records) -> Drawn:
 
 
 def _rank(pair: pd.DataFrame) -> tuple[int, float]:
-    """Pairs with more trees come first; of equals, those with more tokens per pass."""
+    """Pairs with more trees come first; among equals, pairs with more tokens per pass."""
     trees = pair[pair["shape"] != CHAIN]
     return len(trees.drop_duplicates(["temperature", "shape", "size"])), float(pair["tokens_per_pass"].max())
 

@@ -139,7 +139,7 @@ def batches(records: Records) -> Drawn:
 
 
 def _choose(frame: pd.DataFrame) -> pd.DataFrame:
-    """The runs that differ in their batch alone: those of the most batches, of several the newest."""
+    """Runs that differ only in their batch: the group with the most batches, among equals the newest."""
     frame = frame[frame["gamma"].notna() & (frame["accept"] == "exact") & frame["speedup_measured"].notna()]
     groups = [
         group.sort_values("created").drop_duplicates("batch", keep="last").sort_values("batch")
@@ -201,7 +201,7 @@ CHOOSING_CURVES: Curves = {
 def choosing(record: RecommendDocument, name: str = "choosing") -> Drawn:
     """Draw the estimated speedup of each draft over gamma, and the speedups of real runs.
 
-    `record` is that of `specbench recommend`. Drafts come in the order of their best gamma.
+    `record` comes from `specbench recommend`. Drafts come in the order of their best gamma.
     """
     rows = _rows(record)
     drafts = list(dict.fromkeys(row["candidate"] for row in record["rows"]))[:MOST_DRAFTS]

@@ -40,7 +40,7 @@ def goodput(record: LoadDocument, name: str = "load") -> Drawn:
     shown = [alone, *(key for key in groups if key in drafts)]
     top = 1.12 * float(frame[["goodput", "served"]].max().max())
     ends = spread([float(groups[key]["goodput"].iloc[-1]) for key in shown], top * 0.065)
-    lift = max(0.0, top * 0.03 - min(ends))  # labels near 0 would lie on those of the axis
+    lift = max(0.0, top * 0.03 - min(ends))  # labels near 0 would overlap the axis labels
     last = float(frame["load"].max())
     for place, (key, end) in enumerate(zip(shown, ends, strict=True)):
         group, colour = groups[key], INK if key == alone else SERIES[(place - 1) % len(SERIES)]

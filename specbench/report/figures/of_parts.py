@@ -104,7 +104,7 @@ def survival(record: RunRecord) -> list[Row]:
 
 
 def _product(totals: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Totals [..., 2 i] of (reached, accepted) to the product of accepted / reached; 0 where none is reached."""
+    """Totals [..., 2 i] of (reached, accepted) to the product of accepted / reached; 0 if no position is reached."""
     pairs = totals.reshape(*totals.shape[:-1], -1, 2)
     shares = np.divide(pairs[..., 1], pairs[..., 0], out=np.zeros(pairs.shape[:-1]), where=pairs[..., 0] > 0)
     product: NDArray[np.float64] = np.prod(shares, axis=-1)

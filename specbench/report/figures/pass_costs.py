@@ -126,7 +126,7 @@ def verify(records: Records) -> Drawn:
     frame = frame[frame["verify_cost"].notna() & ~frame["draft"].isin(READ_MORE)]
     if frame.empty:
         return nothing_yet("verify", VERIFY_TITLE)
-    # Of the mean pass, which near the end of a completion drafts fewer than γ.
+    # n is taken from the mean pass: near the end of a completion a pass drafts fewer than γ tokens.
     frame = frame.assign(n=frame["drafted_per_pass"].astype(float).round().astype(int) + 1)
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "reading_ms", "multiplying_ms"])))
     most = int(frame["n"].max())
@@ -160,7 +160,7 @@ def verify(records: Records) -> Drawn:
 
 
 def _roofline(group: pd.DataFrame, sizes: range) -> "pd.Series[float] | None":
-    """v(n) of a model that is bound by its weights' bytes and by its products alone; None where they are not known."""
+    """v(n) of a model that is bound only by its weights' bytes and its products; None if they are not known."""
     least = group[["reading_ms", "multiplying_ms"]].dropna().astype(float).median()
     if least.isna().any():
         return None

@@ -30,7 +30,7 @@ KEPT += ["speedup_measured", "speedup_low", "speedup_high", "run_id"]
 
 
 def predictions(records: Records) -> Drawn:
-    """Draw the measured speedup of every chain over that of Theorem 3.8, and over the calibrated one."""
+    """Draw the measured speedup of every chain against Theorem 3.8's, and against the calibrated one."""
     frame = records.chains.dropna(subset=[*PANELS, "speedup_measured"])
     if frame.empty:
         return nothing_yet("predictions", TITLE)

@@ -23,14 +23,14 @@ _ALL: tuple[Callable[[Records], Table], ...] = (
 TABLES = {make.__name__: make for make in _ALL}
 LONG = (table2, table3, table4, table5, beyond, levers, trees)  # whose pages show a part of their rows
 OF_FORMULAS = (table1.__name__,)  # in which no record has a place
-OF_RUNS = {runs.__name__: runs}  # whose rows are records alone, none of the paper's
+OF_RUNS = {runs.__name__: runs}  # whose rows are only records, none of the paper's
 OF_SERVERS = {servers.__name__: servers}  # of other engines
 
 
 def build(
     names: Sequence[str], records: Records, step: Step = lambda: None, most: int | None = MOST_OTHERS
 ) -> list[Table]:
-    """The named tables, `usual` ones where none is named; `step` is called before each.
+    """The named tables, or the `usual` ones if none is named; `step` is called before each.
 
     Their texts have `most` rows beside the paper's, or all (None); their values are whole.
 
@@ -43,10 +43,10 @@ def build(
 
 
 def usual(records: Records) -> list[str]:
-    """The tables that are drawn where none is named.
+    """The tables that are drawn if none is named.
 
-    That of runs if this machine has any, and the paper's if there are kept copies, which fill them: own runs alone
-    fill few of their rows.
+    The table of runs if this machine has any, and the paper's tables if there are kept copies, which fill them: only
+    own runs would fill few of their rows.
     """
     served = list(OF_SERVERS) if len(records.served) else []
     mine = [*(OF_RUNS if set(records.catalog.own) - set(records.served["run_id"]) else ()), *served]

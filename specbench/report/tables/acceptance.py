@@ -51,7 +51,7 @@ def table3(records: Records, most: int | None = MOST_OTHERS) -> Table:
 
 
 def _most_tokens(frame: pd.DataFrame) -> pd.DataFrame:
-    """One record a pair and temperature: alpha depends on neither gamma nor machine, so that with the most tokens."""
+    """For each pair and temperature the record over most tokens: alpha depends on neither gamma nor machine."""
     chosen = choose(plain_sampling(frame), [*ROW, "temperature"], ("tokens", "created"))
     return chosen.sort_values(["target", "task", "alpha"], kind="stable")
 
@@ -111,7 +111,7 @@ COLUMNS = (
 def chosen_runs(records: Records) -> pd.DataFrame:
     """A few records: for each pair, task and temperature the record with the most prompts; among equals the newest.
 
-    Records whose prompts have categories come first, then records with the most parts, then those of the best drafts.
+    Records whose prompts have categories come first, then records with the most parts, then the best drafts' records.
     """
     newest = records.paper_runs.sort_values(["prompts", "created"], kind="stable", ascending=False)
     newest = newest.drop_duplicates(PAIR)
@@ -135,7 +135,7 @@ LEAST_TOKENS = 200  # of a part that is shown: an α over fewer says little
 
 
 def telling(values: pd.DataFrame) -> pd.DataFrame:
-    """The parts with enough tokens to be shown; all where none has as many."""
+    """The parts with enough tokens to be shown; all if none has enough."""
     large = values[values["tokens"] >= LEAST_TOKENS]
     return values if large.empty else large
 

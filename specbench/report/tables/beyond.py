@@ -1,7 +1,7 @@
 """All drafts and rules in one table, with the loss of lossy rules; chains, token trees and published trees in another.
 
-The rows of the first are those of `experiments/beyond.yaml`, each with the command that fills it, and what else was
-run, at the gamma that was fastest.
+The first table has the rows of `experiments/beyond.yaml`, each with the command that fills it, and all other runs, at
+their fastest gamma.
 """
 
 from itertools import accumulate, product
@@ -203,7 +203,7 @@ def _row(records: Records, row: Row) -> Row:
 
 
 def _shape(records: Records, row: Row) -> tuple[str, int]:
-    """What a tree is called beside others of its kind, and the most tokens that it has the target read."""
+    """A tree's name among others of its kind, and the maximum number of tokens that the target reads for it."""
     tree = records.catalog.head(row["run_id"]).config["tree"]
     name, size = str(tree["shape"]), tree.get("size")
     if name == "widths":

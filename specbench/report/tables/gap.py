@@ -1,8 +1,8 @@
 """Where speed goes: in the paper between Theorem 3.8 (EXP) and what it measured (EMP), and in every run of ours.
 
-A pass of expected E tokens (Eq. 1) that costs gamma c + v steps gives E / (gamma c + v). With v = 1 that is the
-printed EXP. From the printed EMP follows what one quantity alone would have to be; that v cannot be less than 1, nor
-c than 0, rules some reasons out. Printed numbers are rounded, so everything is a range.
+A pass of expected E tokens (Eq. 1) that costs gamma c + v steps gives E / (gamma c + v). With v = 1 that is the printed
+EXP. The printed EMP implies a value of each quantity if only that quantity differed; since v is at least 1 and c at
+least 0, some reasons are ruled out. Printed numbers are rounded, so everything is a range.
 """
 
 from dataclasses import dataclass
@@ -31,7 +31,7 @@ ALPHA, C, EMP = 0.005, 0.005, 0.05  # half of the last printed digit
 
 @dataclass(frozen=True)
 class Range:
-    """What numbers that round to the printed give: for the printed, at least and at most."""
+    """The value for the printed numbers, and its least and greatest value for numbers that round to them."""
 
     value: float
     low: float
@@ -40,7 +40,7 @@ class Range:
 
 @dataclass(frozen=True)
 class Gap:
-    """One row of Tables 2 and 4. `verify_cost`, `c` and `tokens` are what each alone would have to be for EMP."""
+    """One row of Tables 2 and 4. `verify_cost`, `c` and `tokens`: the value that each would need by itself for EMP."""
 
     row: Row
     tokens_expected: Range
@@ -96,7 +96,7 @@ def _numbers(row: Row, a: int, b: int, e: int) -> dict[str, float]:
 
 
 def length_of_ends(gap: Gap) -> float | None:
-    """The completion length at which the ends of completions alone would explain why EMP is below Equation 1.
+    """The completion length at which the ends of completions by themselves would explain why EMP is below Equation 1.
 
     None if EMP does not imply fewer tokens than Equation 1.
     """
@@ -122,7 +122,7 @@ def gap(records: Records) -> Table:
 
 
 def remarks(found: list[Gap]) -> list[str]:
-    """What the printed numbers imply, and what cannot be known from them."""
+    """The implications of the printed numbers, and what cannot be known from them."""
     above, below = ([one for one in found if one.verdict == word] for word in ("above", "below"))
     never = [one for one in above if one.c.high < 0]
     least, most = (end(one.verify_cost.value for one in above) for end in (min, max))
@@ -169,7 +169,7 @@ def _show(one: Gap) -> Row:
 
 
 def _range(one: Range, digits: int = 2, least: float | None = None) -> str:
-    """A range in words; impossible where all of it lies below `least`."""
+    """A range in words; impossible if all of it lies below `least`."""
     impossible = " impossible" if least is not None and one.high < least else ""
     return interval(one.value, one.low, one.high, digits) + impossible
 
@@ -189,7 +189,7 @@ VALUES = ("run_id", *PAIR, "gamma", "ideal", *STEPS, "measured", "lever", "alone
 
 
 def levers(records: Records, most: int | None = MOST_OTHERS) -> Table:
-    """Table of the factors of the speedup of every run."""
+    """Table of every run's speedup, by factor."""
     frame = measured(records.chains).dropna(subset=["speedup_measured"])
     chosen = choose(frame, [*PAIR, "top_k", "top_p", "accept", "gamma_said", *MACHINE])
     rows = chosen.to_dict("records")

@@ -43,7 +43,7 @@ def table5(records: Records, most: int | None = MOST_OTHERS) -> Table:
     values = pd.DataFrame(rows)
     shown = [*rows[: len(printed)], *shorter(rows[len(printed) :], records, most)]
     run_ids = {row.get(name) for row in shown for name in RUN_IDS}
-    # A record may be in both; that of the run knows whether it is lossy.
+    # A record may be in both; the run's knows whether it is lossy.
     used = pd.concat([runs[runs["run_id"].isin(run_ids)], frame[frame["run_id"].isin(run_ids)]])
     under = [
         "l: lenience; a drafted x is compared with p(x)/l instead of p(x), so no token's probability exceeds p(x)/l. "
@@ -112,7 +112,7 @@ def _other_pairs(lenient: "Sequence[pd.Series[Any]]", theirs: set[tuple[str, str
 
 
 def _lenient_records(frame: pd.DataFrame) -> list["pd.Series[Any]"]:
-    """Records with alpha(l), one a pair and temperature: that with the most tokens."""
+    """Records with alpha(l): for each pair and temperature the record over most tokens."""
     has = frame["lenience"].map(lambda cell: isinstance(cell, list)).astype(bool)
     chosen = choose(plain_sampling(frame[has]), KEYS, ("tokens", "created"))
     return [row for _, row in chosen.sort_values(["target", "task", "temperature", "alpha"]).iterrows()]

@@ -18,7 +18,7 @@ def named(frame: pd.DataFrame) -> str:
 
 
 def of_proof(frame: pd.DataFrame) -> list[str]:
-    """What the marks of unproved records mean, if there are any."""
+    """The meaning of the marks of unproved records, if there are any."""
     unproved = [row for row in frame.to_dict("records") if row.get("unproved") is True]
     small = [row.get("too_small") is True for row in unproved]
     return explained(not all(small), any(small))
@@ -70,7 +70,7 @@ def of_records(frame: pd.DataFrame) -> list[str]:
 
 
 def of_alpha(used: pd.DataFrame) -> list[str]:
-    """What alpha is of drafts whose acceptance falls with the position, if there are any."""
+    """The meaning of alpha for drafts whose acceptance falls with the position, if there are any."""
     if not used["falls"].astype(bool).any():
         return []
     return [
@@ -140,7 +140,7 @@ def of_choice(values: pd.DataFrame, records: Records) -> list[str]:
 
 
 def of_passes(used: pd.DataFrame) -> list[str]:
-    """The meaning of the column `passes`, where its rows differ in it, and of how many records it is a guess."""
+    """The meaning of the column `passes`, if its rows differ in it, and of how many records it is a guess."""
     if used["passes_run"].nunique() < 2:
         return []
     guessed = int(used["passes_guessed"].sum()) if "passes_guessed" in used else 0

@@ -1,4 +1,4 @@
-"""A table of runs as they are, whatever the paper has: the runs of this machine, or the kept ones where it has none."""
+"""A table of runs as they are, whatever the paper has: the runs of this machine, or the kept ones if it has none."""
 
 import pandas as pd
 
@@ -15,13 +15,13 @@ TAKEN = keys(
     "speedup_predicted", "speedup_measured", "speedup_low", "speedup_high", "speedup_end_to_end", "identical", "lossy",
     "unproved", "simulated", "hardware", "dtype", "engine", "passes_run",
 )  # fmt: skip
-# Columns that are shown where rows differ in them, or are not as usual.
+# Columns that are shown if rows differ in them, or are not as usual.
 TELLING = {"tree": "tree", "accept": "rule", "batch": "batch", "context": "context", "dtype": "dtype"}
 USUAL = {"accept": "exact", "batch": 1}
 
 
 def runs(records: Records) -> Table:
-    """Table of the runs of this machine; of the kept ones where there is none."""
+    """Table of the runs of this machine, or of the kept ones if there are none."""
     frame = records.all_runs
     own = frame[frame["run_id"].isin(records.catalog.own)]
     used = own if len(own) else frame

@@ -1,7 +1,7 @@
 """Rows of a table that a page shows: all of the paper's, ours beside them, and a few of the others.
 
-A page is read; the CSV has every row. The others that are shown are those of the most prompts and of these the newest,
-whatever their speed, so that the choice favours no draft.
+A page is read; the CSV has every row. Of the others, the rows with the most prompts are shown, and among equals the
+newest, whatever their speed, so that the choice favours no draft.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,8 +1,8 @@
 """Table 1: operations and speed by the formulas. Tables 2 and 4: speedup expected, calibrated and measured.
 
 Table 1 has Theorems 3.11 and 3.8 at c = c_hat = 0 and needs no record. Tables 2 and 4 have the same columns. Table 2
-has one line of ours a row of the paper, at the paper's gamma, and for other pairs the gamma that was fastest. Table 4
-adds Theorem 3.8 on the paper's own alpha and c, and shows every gamma and every rule we ran.
+has one line of ours per row of the paper, at the paper's gamma, and for other pairs at the fastest gamma. Table 4 adds
+Theorem 3.8 on the paper's own alpha and c, and shows every gamma and every rule we ran.
 """
 
 from collections.abc import Callable
@@ -195,7 +195,7 @@ def _digits(row: Row) -> int:
 
 
 def _speed(key: str, wrong: str) -> Callable[[Row], str]:
-    """The text of a speedup; `wrong` where the completions are not the target's."""
+    """The text of a speedup; `wrong` if the completions are not the target's."""
 
     def said(row: Row) -> str:
         if row.get("lossless") is False and not row["lossy"]:

@@ -1,7 +1,7 @@
 """Block verification (Sun et al., ICLR 2025, "Block Verification Accelerates Speculative Decoding", Algorithm 2).
 
-Lossless, and no lossless rule has more expected tokens in a pass: a token that Algorithm 1 would reject may be accepted
-if the proposal as a whole is no less likely under p than under q.
+It is lossless, and no lossless rule has more expected tokens per pass: a token that Algorithm 1 would reject may be
+accepted if the proposal as a whole is no less likely under p than under q.
 
 Shapes: G drafted tokens, V tokens of the vocabulary.
 """
@@ -102,6 +102,6 @@ def chances(p_GV: Tensor, q_GV: Tensor, drafted_G: Tensor, count: Tensor | int) 
     w_G = torch.cat(weights)
     before_G = w_G[:-1]
     rest_G = (before_G.unsqueeze(-1) * p_GV[1:length] - q_GV[1:]).clamp(min=0).sum(-1)
-    # Where w_i is 1 the test is passed for sure, also where p and q agree and nothing is left.
+    # If w_i is 1, the test is passed for sure, also if p and q agree and nothing is left.
     h_G = torch.cat([torch.where(before_G < 1, rest_G / (rest_G + 1 - before_G), 1.0), w_G[-1:]])
     return torch.where(torch.arange(1, length + 1, device=h_G.device) == count, w_G, h_G), w_G

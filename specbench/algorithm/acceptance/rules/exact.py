@@ -72,7 +72,7 @@ class AcceptExact(ChainRule):
     def on_tree(self, p_NV: NodeRows, proposal: Proposal, tree: DraftedTree, chance: Chance) -> Verdict:
         from specbench.algorithm.acceptance.tree_rules import ROUNDS, walk
 
-        # Without q nothing was drawn, and none is asked for.
+        # Without q nothing was drawn, and no rule asks for q.
         q_NV = [p_NV[0]] * len(tree.tokens) if proposal.q_NV is None else proposal.q_NV
         return walk(p_NV, q_NV, tree, chance, ROUNDS[proposal.children])
 

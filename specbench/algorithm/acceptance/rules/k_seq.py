@@ -1,6 +1,6 @@
 """K-SEQ (Sun et al. 2023, "SpecTr", Algorithm 3): lossless, for trees of independent draws from one q.
 
-Each child of a node is tested on p alone, with q scaled so that the total acceptance of each token is at most p
+Each child of a node is tested on p itself, with q scaled so that the total acceptance of each token is at most p
 (`tree_rules.KSequential`). On a chain it is Algorithm 1.
 """
 

@@ -62,7 +62,7 @@ class Lenient(TokenRule):
 
     A.5 multiplies q by l in the comparison and promises that no token is emitted with probability above p(x) / l. It
     does not define the residual; we use l q there as well. The rule is then Algorithm 1 against the measure p / l: it
-    accepts min(p / l, q), and the residual is the rest, p / l - q where that is positive. A rejection has probability
+    accepts min(p / l, q), and the residual is the rest, max(0, p / l - q). A rejection has probability
     sum_x max(0, q - p / l), which is at most the mass of that rest, so a token's total probability is at most
     p(x) / l. l = 1 is Algorithm 1. (norm(max(0, p - q)) would satisfy the bound as well and be slightly closer to p,
     but A.5 does not change the residual.)
@@ -84,10 +84,10 @@ class Lenient(TokenRule):
 
 @dataclass(frozen=True)
 class NearBest(TokenRule):
-    """T = 0: accept x where p(x) >= l max p; the argmax follows a rejection, and the last drafted token.
+    """T = 0: accept x if p(x) >= l max p; the argmax follows a rejection, and the last drafted token.
 
-    p must be that of T = 1: with one-hot rows l has no effect. The paper compares p before argmax. Its inequality is
-    printed reversed, and with l < 1 would reject the argmax itself; this is our reading of it.
+    p must be from T = 1: with one-hot rows l has no effect. The paper compares p before argmax. Its inequality is
+    printed reversed, and with l < 1 would reject the argmax itself. This is our interpretation.
     """
 
     lenience: float

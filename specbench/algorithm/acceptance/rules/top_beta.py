@@ -62,8 +62,8 @@ class TopBetaConfig(RuleConfig):
 class TopBeta(TokenRule):
     """Accept a drafted x among the target's `beta` likeliest tokens, at most `tau` nats below the best.
 
-    The argmax follows a rejection, and the last draft token. Without `beta` this is `NearBest` with l =
-    exp(-tau). p must be that of T = 1, as there. Tokens of equal probability share a rank. With beta = 1 only the
+    The argmax follows a rejection and the last draft token. Without `beta` this is `NearBest` with l =
+    exp(-tau). p must be from T = 1, as there. Tokens of equal probability share a rank. With beta = 1 only the
     argmax passes.
     """
 

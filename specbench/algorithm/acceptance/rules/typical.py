@@ -47,7 +47,7 @@ class TypicalConfig(RuleConfig):
         return f"typical ε={self.epsilon:g} δ={self.delta:g}"
 
     def verification(self, sampling: Sampling) -> Verification:
-        """At T = 0 it accepts the argmax alone, which is Algorithm 1."""
+        """At T = 0 it accepts only the argmax, as Algorithm 1 does."""
         greedy = sampling.temperature == 0
         return Verification(accept_exact if greedy else Typical(self.epsilon, self.delta), sampling)
 
@@ -83,7 +83,7 @@ class Typical(TokenRule):
 
 
 def accept_plausible(rule: TokenRule, p_NV: NodeRows, q_NV: NodeRows, tree: DraftedTree, chance: Chance) -> Verdict:
-    """The longest path on which `rule` accepts each token; of equal paths the likeliest under p, then the first.
+    """The longest path on which `rule` accepts each token; among equal paths the likeliest under p, then the first.
 
     That is how Cai et al. 2024 decide on trees (section 2.3.1).
 

@@ -25,7 +25,7 @@ class EngineSettings(TypedDict):
     """The settings of an engine.
 
     `refused` holds a line for each better candidate that the engine cannot express; if it can express none, `command`
-    is empty and `gamma` None. `no_gain` says that the ranking shows no gain for the candidate, where it shows none.
+    is empty and `gamma` None. `no_gain` says that the ranking shows no gain for the candidate, if it shows none.
     """
 
     engine: str
@@ -53,7 +53,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
         "engine": engine, "checked": known.checked, "page": known.page, "candidate": None, "gamma": None,
         "estimated": None, "command": "", "settings": {}, "file": None, "notes": [], "refused": [],
     }  # fmt: skip
-    document = to_json(document)  # as it is saved, also where it was just made
+    document = to_json(document)  # as it is saved, also if it was just made
     try:
         for row in document["rows"]:
             wanted = recommended(document, row, schedule)
@@ -80,7 +80,7 @@ def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Sp
 
 
 def without_gain(estimated: Mapping[str, Any]) -> str | None:
-    """That a calibrated speedup is no gain, or might be none; None where its interval lies above 1."""
+    """A remark that a calibrated speedup is no gain, or might be none; None if its interval lies above 1."""
     value, low, high = (estimated.get(name) for name in ("value", "low", "high"))
     if value is None or (low is not None and low > 1) or "low" not in estimated:
         return None
@@ -124,7 +124,7 @@ def config_of(document: Mapping[str, Any], row: Row) -> Mapping[str, Any]:
 def parse_schedule(text: str) -> tuple[Span, ...]:
     """`1-8:5,9-32:2,33-:0`: γ=5 for up to 8 sequences at a time, 2 for up to 32, and no drafts for more.
 
-    Raises UserError where it is not that, or leaves a gap.
+    Raises UserError if it is not that, or leaves a gap.
     """
     spans = []
     first = 1

@@ -1,4 +1,4 @@
-"""What each engine is called with for a candidate: flags, JSON or Python, and the version that the names are of.
+"""The settings of each engine for a candidate: flags, JSON or Python, and the version that the names belong to.
 
 To add an engine: a function from `Recommended` to `Settings`, and a `ServingEngine` in `ENGINES`.
 """
@@ -26,8 +26,8 @@ ENCODER_DECODER = (
 
 
 EAGLE = {"eagle": "EAGLE", "eagle3": "EAGLE3"}  # kinds of drafts that engines read in their authors' layout
-# Keys of a draft that say where its weights are, or what it is called; those of its kind that engines have, too; and
-# values that say the same as the default.
+# Keys of a draft that locate its weights or name it; keys of its kind that engines also have; and values that mean the
+# same as the default.
 PLACES = ("kind", "name", "note", "path", "hub", "revision", "shipped", "cache_dir")
 READ = {"lookup": ("match",)}
 AS_DEFAULT = {"vocabulary": ("same",)}
@@ -61,8 +61,8 @@ class Recommended:
 
     kind: of the draft (`config.drafts`); `draft` are its weights if it has some that engines read, `options` its keys.
     rule: the acceptance rule, as tables name it.
-    top_k, top_p: None where they are off.
-    processing: what else is done to logits, as keys of `sampling`; None where nothing is.
+    top_k, top_p: None if they are off.
+    processing: other changes of logits, as keys of `sampling`; None without any.
     schedule: gamma by batch size, if the user gave one; in order, without gaps, from batch size 1.
     """
 
@@ -111,7 +111,7 @@ class ServingEngine:
         make: the settings for a draft with weights (`Recommended.draft`) or for prompt lookup.
         rules: the acceptance rules that it has, as tables name them.
         kinds: of drafts that are known to be read; `schedules`: those whose gamma may depend on the batch size.
-        decoder_only: what documents these settings for decoder-only models alone; '' if they hold for encoder-decoders.
+        decoder_only: what documents these settings for only decoder-only models; '' if they hold for encoder-decoders.
     """
 
     name: str
@@ -125,7 +125,7 @@ class ServingEngine:
     decoder_only: str = ""
 
     def settings(self, wanted: Recommended) -> Settings:
-        """The settings for a candidate. Raises NotExpressible where this engine has none."""
+        """The settings for a candidate. Raises NotExpressible if this engine has none."""
         if wanted.rule not in self.rules:
             raise NotExpressible(f"{self.title} has no accept={wanted.rule}")
         if wanted.kind in EAGLE and wanted.kind not in self.kinds:
@@ -206,7 +206,7 @@ def transformers(wanted: Recommended) -> Settings:
 
 
 def sampling_keywords(temperature: float, top_k: int | None, top_p: float | None) -> dict[str, object]:
-    """A sampling setting as `generate` takes it, whose own top-k is 50 where none is given."""
+    """A sampling setting as `generate` takes it, whose own top-k is 50 if none is given."""
     if temperature == 0:
         return {"do_sample": False}
     top_p = 1.0 if top_p is None else top_p
@@ -224,7 +224,7 @@ def _keywords(values: dict[str, object]) -> str:
 
 # vLLM: `--speculative-config`, a JSON object (`vllm/config/speculative.py`).
 VLLM_RULES = {"exact": "standard", "onehot": "standard", "block": "block"}
-MOST_SEQUENCES = 1024  # where a schedule's last span has no end: past vLLM's default of concurrent sequences
+MOST_SEQUENCES = 1024  # if a schedule's last span has no end: past vLLM's default of concurrent sequences
 
 
 def vllm(wanted: Recommended) -> Settings:
