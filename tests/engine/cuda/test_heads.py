@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from specbench.engine import choice as engines
+from specbench.engine import selection as engines
 from specbench.engine.capture.program import Program
 from specbench.engine.cuda import fused, usable_fused
 from specbench.engine.cuda.graphs import CudaGraphModel
