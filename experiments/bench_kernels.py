@@ -19,7 +19,7 @@ CALLS, REPEATS = 20, 9  # of one graph; of the graph
 
 
 class Shape(NamedTuple):
-    """Channels, of the inner layer too, tokens of the vocabulary, and slots of a cache."""
+    """Channels, also of the inner layer, tokens of the vocabulary, and slots of a cache."""
 
     width: int
     inner: int
@@ -125,7 +125,7 @@ def _verdicts(shape: Shape, device: Any) -> Iterator[Case]:
 
 
 def _one_launch(work: Callable[[], Any], device: Any) -> Callable[[], Any]:
-    """`work` as a captured graph where there is a GPU."""
+    """`work` as a captured graph on a GPU, otherwise `work` itself."""
     if device.type != "cuda":
         return work
     from specbench.engine.cuda.replayed import CudaCapture

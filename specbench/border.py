@@ -5,7 +5,7 @@ same limits: no pipe, device or folder is opened as a file (a pipe would block f
 `LARGEST`, JSON nests at most `DEEPEST` levels, its integers have 64 bits, its numbers are finite, its strings are
 Unicode. Each failure is an `Unreadable`, whose message the reader prints after the file's name.
 
-The types are those of `records.run_record` and `records.documents`, as they stand: `parse(text, RunRecord)` compares a
+The types come from `records.run_record` and `records.documents`, as they stand: `parse(text, RunRecord)` compares a
 value with a TypedDict or a dataclass (`recorded`), and the code after it may rely on what the type says. msgspec or
 pydantic would be a compiled dependency that does the same for what is a page below, would not refuse half surrogate
 pairs, and the same types also make the JSON Schema of `specbench results --schema`.

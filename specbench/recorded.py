@@ -3,7 +3,7 @@
 A recorded class is a plain dataclass whose fields are the keys of its JSON object, in order; `Annotated` gives a field
 its unit or meaning, as in the TypedDicts of `records.run_record`, of which it may be a part, and which may be parts of
 it. A field that is None by default, or is `LATER` than some records, may be absent from what is read. It is written all
-the same, unless it is `OMITTED` where it is None. Other defaults are for code that makes such an object bit by bit.
+the same, unless it is `OMITTED` and None. Other defaults are for code that makes such an object bit by bit.
 """
 
 import dataclasses

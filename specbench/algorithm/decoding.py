@@ -186,7 +186,7 @@ class Passes:
     ) -> None:
         """`session` is the target's and `drafting` the draft's, both of one text.
 
-        `text`: where passes end; None: at the target's end-of-sequence tokens alone.
+        `text`: where passes end; None: only at the target's end-of-sequence tokens.
         """
         self.text = text
         self.target, self.session, self.drafting, self.verification = target, session, drafting, verification

@@ -56,7 +56,7 @@ def tokens_of(prompt: PromptRecord) -> int:
 def first_token_columns(prompts: Sequence[PromptRecord], predicted: Predicted, wrong: bool) -> OfPrompts:
     """Times to the first token and of the next ones, prompt tokens read and copied, and end-to-end speedups of a run.
 
-    Measured times of speculative decoding are None where its completions are `wrong`.
+    Measured times of speculative decoding are None if its completions are `wrong`.
 
     Records that are older than the counts of prompt tokens read all of them: there was nothing that they could copy.
     """

@@ -46,7 +46,7 @@ def compare_beams(setup: BeamBench, say: Callable[[str], None]) -> tuple[list[Be
     found: dict[tuple[int, int], list[_Searched]] = {setting: [] for setting in settings}
     seconds = 0.0
     reference = theirs(model.network, setup.prompts[0], setup.settings, model.vocabulary_size)
-    for u, gamma in found:  # first calls are slow, theirs too
+    for u, gamma in found:  # first calls are slow, also theirs
         _search(setup, setup.prompts[0], u, gamma, reference)
     for number, prompt in enumerate(setup.prompts, 1):
         say(f"prompt {number} of {len(setup.prompts)}")

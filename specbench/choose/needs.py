@@ -173,7 +173,7 @@ def of_training(recipe: Recipe) -> Needs:
 
 
 def _seconds_of_training(recipe: Recipe, operations: float) -> tuple[float | None, str]:
-    """Seconds of training and their basis: those of its steps, or those that are left of its time."""
+    """Seconds of training and their basis: the time that its steps take, or the time left to it if that is less."""
     output = Path(home(recipe.output))
     checkpoint, clock = last_whole(output, told=False), output / "seconds.txt"
     spent = seconds_in(clock) if checkpoint is not None and clock.is_file() else None

@@ -192,7 +192,7 @@ def _plain(message: Warning | str, category: type[Warning], filename: str, linen
 def unexpected(error: Exception) -> int:
     """Print the traceback of an error that is neither a `UserError` nor a `MachineError`; returns its exit code.
 
-    Of a file or folder that this user cannot reach one line names it: where it was given matters, not where we read it.
+    One line names a file or folder that this user cannot reach: its option matters, not the code that reads it.
     """
     if isinstance(error, OSError) and error.filename is not None and error.errno in OUT_OF_REACH:
         name = str(error.filename)

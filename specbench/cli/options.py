@@ -57,7 +57,7 @@ def _folder(name: str) -> Path:
 
 
 def _dashed(word: str) -> str:
-    """`results=r` as `--results=r`, with '~' in front of its value expanded, as the shell does of a word alone."""
+    """`results=r` as `--results=r`, with '~' in front of its value expanded, as the shell does for a single word."""
     name, equals, value = word.partition("=")
     is_option = equals and re.fullmatch(r"(--)?[a-z][a-z_-]*", name)
     return f"--{name.lstrip('-').replace('_', '-')}={home(value)}" if is_option else word

@@ -54,7 +54,7 @@ class StructuredConfigSource(HydraStructuredConfigSource):
     """Hydra's reader of its config store, which is not copied with it.
 
     Hydra copies its readers for each config that it composes. A copy of the store is more than half of that work, and
-    guards nothing: the store gives away copies alone. The name is Hydra's own, as that of `FileConfigSource`.
+    guards nothing: the store only gives away copies. Hydra has a class of this name, as of `FileConfigSource`.
     """
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "StructuredConfigSource":

@@ -25,7 +25,7 @@ NEAREST = 3  # names that a message suggests
 
 
 def home(word: str) -> str:
-    """`word` with '~' in front of it expanded; as it is where there is no such user. A shell expands a word alone."""
+    """`word` with '~' in front of it expanded; as it is without such a user. A shell expands only a whole word."""
     return os.path.expanduser(word)
 
 

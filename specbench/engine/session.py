@@ -171,8 +171,8 @@ class Model(ABC):
     def repeat(self, function: Callable[..., Tensor], *inputs: Tensor) -> Tensor:
         """`function` of `inputs`, in one launch if the engine has made one of it.
 
-        The function of a later pass is equal to that of an earlier one, and hashable. Its attribute `by_row`, where it
-        has it, says that a row of the result depends on the same row of the inputs alone.
+        A later pass's function is equal to an earlier pass's, and hashable. Its attribute `by_row`, if it has one, says
+        that a row of the result depends only on the same row of the inputs.
         """
         return function(*inputs)
 
@@ -257,7 +257,7 @@ class PassPlan:
     """Settings of passes on chains. At gamma 0 a pass is a step of the target alone."""
 
     gamma: int
-    end: int  # the most tokens, the prefix included
+    end: int  # maximum number of tokens, the prefix included
     drafting: TokenChoice
     choosing: TokenChoice  # of the target
     least: float = 0.0  # a residual of no more mass is rounding

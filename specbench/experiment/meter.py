@@ -62,7 +62,7 @@ class Meter:
             return None
 
     def _why_no_energy(self, root: Path) -> str | None:
-        """Why no energy is measured; None where it is."""
+        """Why no energy is measured; None if it is."""
         if self._device.type == "cuda":
             return (
                 "no GPU can be asked: neither NVML nor nvidia-smi is there"

@@ -166,7 +166,7 @@ def _allowed() -> set[int]:
 def _fast(root: Path, allowed: set[int]) -> set[int]:
     """Those of the fastest kind among these processors; all where the system does not tell kinds apart.
 
-    Arm's have a capacity each; of Intel's, the fast ones are a device.
+    Each Arm core has a capacity; Intel's fast cores are a device.
     """
     cpus = root / "sys/devices/system/cpu"
     capacity = {number: _text(cpus / f"cpu{number}/cpu_capacity") for number in allowed}
@@ -184,7 +184,7 @@ def _nodes(root: Path, allowed: set[int]) -> list[tuple[int, set[int]]]:
 
 
 def _of_macos() -> list[Threads]:
-    """Cores as macOS counts them: all, and those of the fast kind, where there are two."""
+    """Cores as macOS counts them: all, and the fast ones if it has two kinds."""
     kinds = {"hw.physicalcpu": "physical cores", "hw.perflevel0.physicalcpu": "physical cores of the fast kind"}
     found = []
     for name, why in kinds.items():

@@ -1,7 +1,7 @@
 /* Softmax attention, row by row. */
 
-/* One row of a query head: what it asks for, and of each slot that it sees, in order, the weight; of those in a block that
-   its tile does not see as a whole, the number too. */
+/* One row of a query head: its query, and the weight of each slot that it sees, in order. Slots in a block that its
+   tile does not see as a whole also have their number. */
 typedef struct { const float *query, *added; float *weights, *out; int32_t *seen; int64_t count, at; } QueryRow;
 
 /* A tile has up to MOST_QUERY_ROWS rows that read the same keys and values, by blocks of SLOTS. Two or four rows share each load

@@ -72,7 +72,7 @@ static void keep_nucleus(float *v, int64_t n, double top_p) {
     for (int64_t i = 0; i < n; i++) v[i] /= mass;
 }
 
-/* A row of logits as probabilities; NaN throughout where it has no finite maximum. Of top-k all that equal the k-th. */
+/* A row of logits as probabilities; NaN throughout if it has no finite maximum. Top-k keeps all that equal the k-th. */
 static void softmax_row(const void *logits, int64_t first, int64_t short_floats, float *v, int64_t n, const Sampling *how) {
     float most = widened(logits, first, short_floats, v, n), factor = 1 / (float)how->temperature;
     if (most != most) {

@@ -128,7 +128,7 @@ class TargetOutputs:
 
     Attributes:
         states: the input of its head, with its states after so many layers (`taps`).
-        of_prompt: also those of the prompt.
+        of_prompt: also the states of the prompt.
         lookahead_embeddings: they read the look-ahead embeddings in these folders.
     """
 

@@ -45,7 +45,7 @@ class DraftBuilder(Generic[Kind]):
 
     needs_states = False  # whether the target must hand over what its head reads
     taps: tuple[int, ...] = ()  # and the states after so many of its decoder layers
-    needs_prompt_states = False  # and those of the whole prompt, where the decoder reads it
+    needs_prompt_states = False  # and states of the whole prompt, if the decoder reads it
     lookahead_embeddings: tuple[Path, ...] = ()  # folders of embeddings that the target must read
 
     def __init__(self, request: DraftRequest[Kind]) -> None:

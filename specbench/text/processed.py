@@ -153,7 +153,7 @@ class CountedSession(ProcessedSession):
         self._known = min(self._known, len(self._tokens))
 
     def _counts(self) -> Tensor:
-        """How often each token was read [2, V]: in the prompt and the completion, and in the completion alone."""
+        """How often each token was read [2, V]: in the prompt and the completion, and only in the completion."""
         before = len(self._tokens)
         if self._counts_2LV is not None and self._first < before <= self._known:
             return self._counts_2LV[:, before - self._first - 1]
@@ -162,7 +162,7 @@ class CountedSession(ProcessedSession):
         return counts_2X.scatter_add_(1, marked_2L, torch.ones_like(marked_2L, dtype=counts_2X.dtype))[:, :-1]
 
     def _marked(self, ids: Sequence[int], before: int) -> Tensor:
-        """`ids`, which follow `before` tokens, and those of the completion among them, as `Weighing` reads them."""
+        """`ids`, which follow `before` tokens, and the completion's among them, as `Weighing` reads them."""
         size = self._weighing.size
         known = [token if token < size else size for token in ids]  # ids past the vocabulary are no text
         own = [token if place >= self._prompt else size for place, token in enumerate(known, before)]

@@ -132,7 +132,7 @@ class Processors:
 class Weighing:
     """The biases and penalties of `Processors`, of rows one after another. No host is asked: an engine may capture it.
 
-    It carries on the counts [2, V] of the tokens that were read: in the prompt and the completion, and in that alone.
+    It carries on the counts [2, V] of the tokens that were read: in prompt and completion, and only in the completion.
     """
 
     size: int
@@ -143,7 +143,7 @@ class Weighing:
     def __call__(self, logits_LV: Tensor, tokens_2L: Tensor, counts_2V: Tensor, biases_V: Tensor) -> Tensor:
         """fp32 logits after each of L tokens, and both counts after each, [3, L, V].
 
-        `tokens_2L` are the tokens that follow, and those of the completion among them; `size` stands for none.
+        `tokens_2L` are the tokens that follow, and the completion's among them; `size` stands for none.
         """
         rows_LV = logits_LV[:, : self.size].float() + biases_V
         once_2LX = rows_LV.new_zeros(*tokens_2L.shape, self.size + 1).scatter_(-1, tokens_2L.unsqueeze(-1), 1.0)

@@ -12,7 +12,7 @@ PROMPTS = "held-out.jsonl"  # beside the weights: what the next command decodes
 
 
 def next_command(recipe: Recipe) -> str:
-    """The command that measures what `recipe` wrote: on its held-out prompts, where it has any."""
+    """The command that measures the weights that `recipe` wrote, on its held-out prompts if it has any."""
     output = Path(home(recipe.output))
     own = _word_of(str(output))
     words = ["specbench", "run"]

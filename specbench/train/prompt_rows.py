@@ -66,7 +66,7 @@ def _messages(row: FileRow) -> list[dict[str, str]]:
 
 
 def _text_of_users(messages: Iterable[dict[str, str]]) -> str:
-    """What the users of a conversation say: its system prompt may be that of every other."""
+    """The users' words in a conversation: its system prompt may be the same as in all others."""
     return "\n".join(message["content"] for message in messages if message["role"] == "user")
 
 

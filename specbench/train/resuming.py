@@ -124,9 +124,9 @@ def release(output: Path) -> None:
 
 
 def is_done(recipe: Recipe, output: Path) -> bool:
-    """Whether nothing of `recipe`, which is that of the training in `output`, is left to train or to measure.
+    """Whether nothing of `recipe`, the recipe of the training in `output`, is left to train or to measure.
 
-    Its card is that of this recipe, and newer than the last checkpoint and than the files that it was measured on.
+    Its card belongs to this recipe, and is newer than the last checkpoint and than the files that it was measured on.
     """
     card = output / "README.md"
     if not card.is_file() or not any(output.glob("*.safetensors")):
@@ -156,7 +156,7 @@ def _of_result(recipe: Recipe) -> dict[str, Any]:
 
 
 def _read_recipe(file: Path) -> dict[str, Any] | None:
-    """Read these values of a file; None where it holds no recipe."""
+    """Read these values of a file; None if it holds no recipe."""
     try:
         found = yaml.safe_load(border.read_text(file))
     except (Unreadable, yaml.YAMLError, ValueError, RecursionError):

@@ -177,7 +177,7 @@ def attend_one_by_one(
 ) -> Tensor:
     """`attend` with each query a batch row of its own, whose sums go along its slots in blocks of a fixed size.
 
-    A step there has a fixed number of rows, too. Torch's fused attention would not do: its sums may depend on how many
+    A step there also has a fixed number of rows. Torch's fused attention would not do: its sums may depend on how many
     slots it is given, and the buffers of CUDA graphs grow from 256 slots to 1,024.
     """
     rows, heads, length, channels = query_BHLD.shape

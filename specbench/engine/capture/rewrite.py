@@ -219,9 +219,9 @@ def for_last_row(module: GraphModule) -> GraphModule:
 
 
 def without_head(module: GraphModule) -> tuple[GraphModule, Tensor, Tensor | None] | None:
-    """A copy that returns what the head reads, with the head's weight and bias; None where the output is no linear map.
+    """A copy that returns what the head reads, with the head's weight and bias; None if the output is no linear map.
 
-    None as well where the map has no plain rows in memory, or another dtype than what it reads.
+    Also None if the map has no plain rows in memory, or another dtype than what it reads.
     """
     module = copied(module)
     output = output_of(module)

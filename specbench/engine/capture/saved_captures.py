@@ -6,9 +6,10 @@ ties and a sample of their numbers), the versions of Python, torch, transformers
 network with something that such a digest cannot tell (hooks, methods put on an instance, objects of unknown kinds) is
 captured at every start. A file that is damaged is written anew.
 
-Whoever uses a capture compares it with the network first, cached or not: `engine.selection` that of a target or model
-draft, `program.rows_agree` its rows, `engine.beside` a draft's own layers. Only the shallow parts that `early-exit` and
-`layer-skip` draft with are not compared: a fault there changes q, whose tokens are tested as any others.
+Each user of a capture first compares it with the network, cached or not: `engine.selection` for a target or model
+draft, `program.rows_agree` for its rows, `engine.beside` for a draft's own layers. Only the shallow parts that
+`early-exit` and `layer-skip` draft with are not compared: a fault there changes q, whose tokens are tested as any
+others.
 """
 
 import hashlib

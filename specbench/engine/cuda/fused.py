@@ -52,7 +52,7 @@ def norm_linear(
     bias_N: Tensor | None,
     activation: str | None = None,
 ) -> tuple[Tensor, Tensor]:
-    """x + y of tokens of a row, and a linear map [1, L, N] of its RMS norm, with its activation where it has one.
+    """x + y of tokens of a row, and a linear map [1, L, N] of its RMS norm, with its activation if it has one.
 
     Of up to MOST_TOKENS tokens it is one kernel.
     """

@@ -105,7 +105,7 @@ def _fuse_linear(module: GraphModule, linear: Node) -> None:
 
 
 def _activated(linear: Node) -> tuple[Node, str | None]:
-    """The activation that alone reads `linear`, and its name; else `linear` itself."""
+    """The activation that is the only reader of `linear`, and its name; otherwise `linear` itself."""
     user = next(iter(linear.users)) if len(linear.users) == 1 else None
     name = _activation(user)
     return (linear, None) if user is None or name is None else (user, name)
@@ -127,7 +127,7 @@ def _of_tokens(linear: Node) -> None:
 def _fuse_rows(module: GraphModule, linear: Node) -> None:
     """A linear map of one row's tokens, with few weights, its activation, and the sum that reads that.
 
-    Without either it is fused where it has more channels than outputs: few programs would read long rows.
+    Without either it is fused if it has more channels than outputs: few programs would read long rows.
     """
     x, weight, *bias = linear.args
     tensor, matrix, shift = value(x), constant(module, weight), constant(module, bias[0] if bias else None)

@@ -161,7 +161,7 @@ class CudaGraphModel(StaticModel):
         self._choice, self._rollouts = choice, tuple(reversed(wanted[::stride]))
 
     def steps_of_rollout(self, choice: TokenChoice, steps: int) -> int | None:
-        """Steps of the rollout that is captured for so many; None where none is."""
+        """Steps of the rollout that is captured for so many; None if none is."""
         if choice != self._choice or self.rows > 1:
             return None
         return next((count for count in self._rollouts if count >= steps), None)

@@ -19,7 +19,7 @@ COLUMNS = 1024  # of a row that a program of `gated` computes
 NUMBERS = 8192  # weights that a program of `norm_linear` reads
 KINDS = {"relu": 0, "silu": 1, "gelu": 2, "gelu_tanh": 3}
 NO_ACTIVATION = -1
-SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # epsilon where none is given: of float32, of bfloat16
+SMALLEST = {True: 1.1920928955078125e-07, False: 7.8125e-03}  # default epsilon: of float32, of bfloat16
 
 
 @lru_cache

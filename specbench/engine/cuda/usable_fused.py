@@ -97,7 +97,7 @@ def _same_for_any_rows(device: torch.device) -> bool:
 
 
 def compared(name: str, device: torch.device, dtype: torch.dtype) -> list[tuple[Tensor, Tensor]]:
-    """Tensors of a fused kernel, with those of torch's operations on the same random numbers."""
+    """Tensors of a fused kernel, each with the tensor of torch's operations on the same random numbers."""
     generator = torch.Generator(device).manual_seed(0)
 
     def random(*shape: int) -> Tensor:

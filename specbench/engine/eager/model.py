@@ -41,9 +41,9 @@ class SessionTraits:
         columns: numbers after the logits that hold what the head read, and as many for each of `taps`; see
             `eager.network_parts.return_states`.
         taps: after how many layers states are tapped.
-        of_prompt: they hand over the states of the whole prompt, too.
+        of_prompt: they also hand over the states of the whole prompt.
         lookahead_embeddings: of PaSS: folder -> ids that stand for its embeddings.
-        no_trees: why they read no trees, where that is not the network's own doing.
+        no_trees: why they read no trees, unless the network is the reason.
     """
 
     columns: int = 0

@@ -170,7 +170,7 @@ def _without(block: Any, kinds: list[str]) -> Any:
 
 
 def _names_of_sublayer(block: Any, kind: str) -> tuple[str, ...]:
-    """The names of the block's sublayer of this kind; none where it has none."""
+    """The names of the block's sublayer of this kind; empty if it has none."""
     modules = dict(block.named_modules())
     return next((names for names in NAMES[kind] if all(name in modules for name in names)), ())
 

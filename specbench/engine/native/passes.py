@@ -75,7 +75,7 @@ class Reader:
 
     def __init__(self, choice: TokenChoice, most: int, eos_ids: frozenset[int]) -> None:
         self.most = most
-        self._held: dict[int, tuple[BoundCall, Places]] = {}  # by tokens: what the addresses are those of
+        self._held: dict[int, tuple[BoundCall, Places]] = {}  # by number of tokens: the owners of the addresses
         self._ends = (ctypes.c_int64 * len(eos_ids))(*sorted(eos_ids))
         self._steps, self._tables = (ctypes.c_void_p * (most + 1))(), (ctypes.c_void_p * (most + 1))()
         self.raw = RawReader(ctypes.addressof(self._steps), ctypes.addressof(self._tables), most)

@@ -258,9 +258,9 @@ def load_model(
         with_states: its sessions return the input of its head.
         numerics: invariant | fast | auto, see `engine.selection.with_engine`.
         taps: its sessions also return the states after so many decoder layers.
-        states_of_prompt: also those of a decoder-only model's prompt.
+        states_of_prompt: also the states of a decoder-only model's prompt.
         lookahead_embeddings: its sessions read the look-ahead embeddings in these folders.
-        kept_tokens: it predicts these tokens alone (`ShortHead`).
+        kept_tokens: it predicts only these tokens (`ShortHead`).
         level_bits: the weights of its linear maps are rounded to 8 or 4 bits; 0: they are not.
 
     Raises:

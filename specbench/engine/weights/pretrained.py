@@ -81,7 +81,7 @@ def network_of_shape(auto: Any, config: Any, **keywords: Any) -> Any:
 
 
 def network_in(auto: Any, source: str, **keywords: Any) -> Loaded:
-    """The network in a folder or a repository. Raises DamagedCheckpoint where its weights are not all there."""
+    """The network in a folder or a repository. Raises DamagedCheckpoint if its weights are not all there."""
     return _require_all_weights(auto.from_pretrained(source, **keywords, **CHECKED))
 
 

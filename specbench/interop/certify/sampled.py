@@ -63,7 +63,7 @@ def _last_log(setup: Setup, row: Output) -> float:
 
 
 def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0, foreign: Foreign | None = None) -> Proof | None:
-    """The tests of all rows, by the target whose logits may be off by `noise`; `foreign` reads them, too."""
+    """The tests of all rows, by the target whose logits may be off by `noise`; `foreign` also reads them."""
     sums = [
         evidence(
             setup.target, setup.draft, row.prompt, row.tokens, setup.sampling, noise=noise,
@@ -75,7 +75,7 @@ def _proof(setup: Setup, rows: Sequence[Output], noise: float = 0.0, foreign: Fo
 
 
 def _written(row: Output, foreign: Foreign) -> Callable[[Tensor, Tensor], None]:
-    """`foreign.add` of the tokens that the server wrote, without an end that `finish_reason` alone tells of.
+    """`foreign.add` of the tokens that the server wrote, without an end that only `finish_reason` reports.
 
     A stop string of the server's own may have ended the completion, where the target hardly ever ends.
     """

@@ -196,7 +196,7 @@ def read_sglang(document: Document) -> Reading:
 
 
 def read_tensorrt(document: Document) -> Reading:
-    """The reading of TensorRT-LLM's variable, which counts accepted draft tokens alone."""
+    """The reading of TensorRT-LLM's variable, which counts only accepted draft tokens."""
     return _of_length("TLLM_SPEC_DECODE_FORCE_NUM_ACCEPTED_TOKENS + 1", 1 + _number_after(TENSORRT, document))
 
 

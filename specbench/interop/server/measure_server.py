@@ -81,7 +81,7 @@ def measure(
 
     A record of the same config and the same engine is returned as it is, unless `force`. With `asked` the target is
     loaded for the verdicts, and records are written, only after all loads: `asked` lets the servers go before that.
-    `device` is that of servers that were started here.
+    `device` belongs to servers that were started here.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.

@@ -235,8 +235,9 @@ def _are_here(config: ServerConfig) -> bool:
 def contention(given: Sequence[Answer], load: Load, speedup: Interval, tokens: float | None) -> list[str]:
     """The signs, in words, that this machine did other work.
 
-    Uneven pieces of the streams `given`, of a token each, or slow ones, without which a speedup whose interval lies
-    above `tokens`, those of a pass, would not. Of one request at a time alone: others move the pieces of each other.
+    The signs are uneven pieces of the streams `given`, which have one token each, and slow pieces without which a
+    speedup whose interval lies above `tokens`, the tokens per pass, would not. They need one request at a time: several
+    requests shift each other's pieces.
     """
     if load.in_blocks:
         return []
@@ -248,7 +249,7 @@ def contention(given: Sequence[Answer], load: Load, speedup: Interval, tokens: f
 def _slow_steps(steps_s: Sequence[float], speedup: Interval, tokens: float | None) -> list[str]:
     """The sign that a few slow steps without a draft made a speedup above the tokens of a pass, in words.
 
-    Where the usual step gives such a speedup, too, a pass takes less time than it: v is below 1, or the two servers
+    If the usual step also gives such a speedup, a pass takes less time than it: v is below 1, or the two servers
     have other settings, and neither is seen from outside.
     """
     if speedup.low is None or tokens is None or not steps_s or not np.mean(steps_s):

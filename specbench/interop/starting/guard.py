@@ -43,7 +43,7 @@ def _as_usual() -> None:
 
 
 def _group_has_others() -> bool:
-    """Whether others than we are in our process group (as /proc shows; where there is none: no)."""
+    """Whether other processes are in our process group, by /proc; false without /proc."""
     own, group = os.getpid(), os.getpgrp()
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
         if not name.isdigit() or int(name) == own:

@@ -99,7 +99,7 @@ class NgramDraft(Draft):
     def row(self, before: Sequence[int], sampling: Sampling) -> Tensor:
         """Standardised q [1, V] after the tokens `before`; cached, since text repeats itself.
 
-        Proposals, trees and scores all take q from here; at T = 0 its token is `best`, which proposals take alone.
+        Proposals, trees and scores all take q from here; at T = 0 its token is `best`, and proposals take only that.
         """
         if sampling.temperature == 0:  # the token of the table: rounding to fp32 may make a tie of two
             return one_hot([self.best(before)], len(self.unigram_V), self.device)

@@ -112,5 +112,5 @@ class ParallelBuilder(HeadsBuilder):
 
     def build_draft(self, target: EagerModel) -> Draft:
         target.require_trees(f"{self.request.key}=pass", "use another draft")
-        read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also where it is scored
+        read = processed(target, self.request.run.sampling, self.request.vocabulary)  # also in scoring
         return ParallelDraft(read, target.lookahead_embeddings[self.folder], self.request.device)
