@@ -27,7 +27,7 @@ def weights(seen: Observed) -> Finding | None:
     if seen.drafted:
         said = f"accepted {seen.accepted:,} of {seen.drafted:,} draft tokens (α {alpha:.3f})"
     what = "reads other states than it was trained on, or its weights are not loaded" if seen.inside else (
-        "is probably loaded wrongly"
+        "is probably loaded wrongly, or hardly trained"
     )  # fmt: skip
     check = (
         "the layers whose states the draft reads, the target that it was trained for, and that each of its weights is "

@@ -20,6 +20,9 @@ from tests.support.kept_records import HERE, heads, newest
 
 PROMPTS, LENGTH, WORDS = 12, 60, 200
 RIGHT = {"early-exit-1": ["shifted", "weights"], "early-exit-2": ["shifted"]}  # which repeat what they read
+# Accepted less often than a bigram's tokens on some tasks: layers of SmolLM2 that were not trained to be left, and a
+# model that learned from it for twelve minutes.
+SOMETIMES = {"early-exit-10": {"weights", "temperature"}, "distill": {"weights"}}
 
 
 def texts(seed: int = 0) -> list[list[int]]:
@@ -174,8 +177,9 @@ def of_kept(every: int) -> None:
     """A finding only where it is right, in every so many-th kept record."""
     for head in heads()[::every]:
         found = names(findings_of(store.read(head.file)))
-        expected = RIGHT.get(str(head.summary["draft"]), [])
-        assert found == expected, head.summary["run_id" if "run_id" in head.summary else "draft"]
+        draft = str(head.summary["draft"])
+        right = found == RIGHT.get(draft, []) or set(found) <= SOMETIMES.get(draft, set())
+        assert right, head.summary["run_id" if "run_id" in head.summary else "draft"]
 
 
 @HERE
