@@ -194,11 +194,12 @@ def unexpected(error: Exception) -> int:
 
     One line names a file or folder that this user cannot reach: its option matters, not the code that reads it.
     """
+    from specbench.files import kept
+
     if isinstance(error, OSError) and error.filename is not None and error.errno in OUT_OF_REACH:
         name = str(error.filename)
         name = name if len(name) <= MOST_SHOWN else f"{name[:MOST_SHOWN]}…"
-        return fail(f"{name}: cannot be reached ({error.strerror}); give a file or folder that this user can read", 1)
+        way_out = f"give a file or folder that this user can read{kept()}"
+        return fail(f"{name}: cannot be reached ({error.strerror}); {way_out}", 1)
     traceback.print_exception(error)
-    from specbench.files import kept
-
     return fail(f"this is a fault of specbench: please report it with the lines above{kept()}", 1)

@@ -103,7 +103,9 @@ def rows(s: ServedSummary) -> list[tuple[str, str, str]]:
 
 def _below(cost: float) -> str:
     """What a pass means that takes less time than a step without a draft."""
-    return "" if cost >= 1 else "; below 1: its kernels are faster than a step's, or the servers' settings differ"
+    if round(cost, 2) >= 1:
+        return ""
+    return "; below 1: its kernels are faster than a step's, or the servers' settings differ"
 
 
 def _first(s: ServedSummary) -> str:
