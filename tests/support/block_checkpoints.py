@@ -16,7 +16,7 @@ from tests.support.published import _norm, _turned
 
 from tests.support.networks import PADDED  # isort: skip
 
-WIDTH, HEAD, HEADS, SHARED, HIDDEN, RANK = 32, 8, 4, 2, 48, 6  # of the llama of tests.networks; SHARED: key heads
+WIDTH, HEAD, HEADS, SHARED, HIDDEN, RANK = 32, 8, 4, 2, 48, 6  # of the llama of `networks`; SHARED: key heads
 BLOCK, MASK, LAYERS = 5, 3, 2
 State = dict[str, Tensor]
 

@@ -1,7 +1,7 @@
 """Several small operations of a step as one kernel, on a GPU.
 
 A step over a few tokens of a small model is bound by its launches. The kernels are written in Triton, which comes with
-torch for CUDA. Each is compared with torch before it is used (`agreement`): where Triton is missing nothing is fused,
+torch for CUDA. Each is compared with torch before it is used (`usable_fused`): without Triton nothing is fused,
 and a kernel that fails or disagrees leaves its operations to torch.
 
 Each function computes what the operations that it stands for compute, in torch if tensors are not on a GPU. Sums
@@ -101,7 +101,7 @@ def head_drawn(
     temperature: float,
     uniform_1: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """A token [1] and the row [1, V] that it was drawn from: `sampling.Choice.on_device` of a linear map."""
+    """A token [1] and the row [1, V] that it was drawn from: `sampling.TokenChoice.on_device` of a linear map."""
     if x_11E.is_cuda:
         from specbench.engine.cuda import triton_products
 

@@ -244,7 +244,7 @@ def test_another_q_than_that_drawn_from_is_caught(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(("kind", "confidence"), [*((kind, None) for kind in KINDS), ("dspark", 0.09)])
 @pytest.mark.parametrize("engine", [full("static"), "native", full("cudagraph")])
 def test_every_engine_drafts_the_same(engine: str, kind: str, confidence: float | None, tmp_path: Path) -> None:
-    """And predicts the same acceptance: it ends proposals at the same places. Graphs are those of `tests.captured`."""
+    """And predicts the same acceptance: it ends proposals at the same places. Graphs are `tests.support.captured`."""
     told: dict[str, Any] = {"sampling": GREEDY, "max_new_tokens": 20, "generator": torch.Generator()}
     proposals = []
     for one in (EagerModel, ENGINES[engine]):
