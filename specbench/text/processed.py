@@ -114,6 +114,9 @@ class ProcessedSession(Session):
         return self.session.shallow(layers, skipped)
 
 
+MOST_OF_A_PASS = 32  # tokens of a run that is captured; each length has its graph, and a prompt is read once
+
+
 class CountedSession(ProcessedSession):
     """A `ProcessedSession` whose biases and penalties are computed on the device, of all tokens of a chain at once.
 
@@ -136,7 +139,9 @@ class CountedSession(ProcessedSession):
         logits_LV = self.session.extend(tokens)
         ids = tokens.tolist() if isinstance(tokens, Tensor) else list(tokens)
         before, counts_2V = len(self._tokens), self._counts()
-        found_3LV = self._repeat(self._weighing, logits_LV, self._marked(ids, before), counts_2V, self._biases_V)
+        inputs = (logits_LV, self._marked(ids, before), counts_2V, self._biases_V)
+        short = len(ids) <= MOST_OF_A_PASS
+        found_3LV = self._repeat(self._weighing, *inputs) if short else self._weighing(*inputs)
         sequences, rows_LV = self._appended(ids), found_3LV[0]
         self._first, self._known, self._counts_2LV = before, len(self._tokens), found_3LV[1:]
         if self.processors.masks:
