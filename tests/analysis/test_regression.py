@@ -249,6 +249,8 @@ def test_each_kept_record_is_a_line_and_its_config_runs_again() -> None:
     assert len({row["id"] for row in lines.values()}) == len(lines) > 10
     for head in heads()[::5]:
         config = config_of_record(head.config)
+        if config.target.path is not None:  # weights that are not ours, in a folder
+            continue
         check(config)
         assert identify(config) == head.run_id
 

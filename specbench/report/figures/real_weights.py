@@ -45,7 +45,7 @@ def real(records: Records) -> Drawn:
         right.set_yticks(range(len(order)), [_costs(block[block["entry"] == entry]) for entry in order], fontsize=7.5)
         right.yaxis.tick_right()
         right.set_title("right: c and v", loc="right", color=FAINT, fontsize=8)
-    under_all(figure, axes)  # a task may have records at one temperature alone
+    under_all(figure, axes)  # a task may have records at only one temperature
     prompts = " or ".join(f"{n:.0f}" for n in sorted(runs["prompts"].unique()))
     notes = [
         f"Marks: one run of {prompts} prompts each with 95% intervals; a colour is a task. Drafts from the fastest to "
