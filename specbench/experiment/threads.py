@@ -164,7 +164,7 @@ def _allowed() -> set[int]:
 
 
 def _fast(root: Path, allowed: set[int]) -> set[int]:
-    """Those of the fastest kind among these processors; all where the system does not tell kinds apart.
+    """The fastest kind among these processors; all if the system does not tell kinds apart.
 
     Each Arm core has a capacity; Intel's fast cores are a device.
     """

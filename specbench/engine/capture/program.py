@@ -140,7 +140,7 @@ class Program:
 
     @cached_property
     def headless(self) -> Headless | None:
-        """Its steps without their head, made when first asked for; None if its output is no linear map's."""
+        """The steps without their head, made when first asked for; None if its output is no linear map's."""
         return self.make_headless()
 
     @staticmethod

@@ -164,7 +164,7 @@ def _of_rows(x: Tensor, weight: Tensor, bias: Tensor, residual: Tensor) -> list[
 
 
 def _of_head(name: str, x: Tensor, weight: Tensor, bias: Tensor, uniform: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Of tokens that rounding ties the kernel may choose another: the logits of the chosen are compared."""
+    """Compare the logits of the chosen tokens: of tokens that rounding ties the kernel may choose another."""
     vocabulary = len(weight) - 20
     logits = functional.linear(x, weight, bias)[0, :, :vocabulary].float()
     if name == "head_argmax":
