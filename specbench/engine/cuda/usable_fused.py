@@ -1,4 +1,4 @@
-"""Which fused kernels a device may use: those that compute there what torch's operations compute.
+"""The fused kernels that a device may use, since they compute there what torch's operations compute.
 
 Each is run before its first use on random numbers, in bfloat16 and float32. One that fails or differs leaves its
 operations to torch, and a warning names it.
