@@ -246,13 +246,17 @@ def test_real_weights_are_drawn_by_draft_and_task(tmp_path: Path) -> None:
     for draft, alpha in (("lookup", 0.2), ("quantised-8", 0.95)):
         for task in ("chat", "code", "ende-mini"):
             make(tmp_path, target="own", draft=draft, task=task, alpha=alpha)
+    tree = {"shape": "dynamic", "size": 16}
+    make(tmp_path, target="own", draft="eagle", task="code", alpha=0.6, tree="dynamic 16", config={"tree": tree})
     (drawn,) = build(("real",), Records(tmp_path))
-    assert sorted(drawn.points["task"]) == ["chat", "chat", "code", "code"]
+    assert sorted(drawn.points["task"]) == ["chat", "chat", "code", "code", "code"]
     assert (drawn.points["tokens_low"] <= drawn.points["tokens_per_pass"]).all()
     assert (drawn.points["tokens_per_pass"] <= drawn.points["tokens_high"]).all()
     tokens, speed = drawn.figure.axes
-    assert [label.get_text() for label in tokens.get_yticklabels()] == ["quantised-8", "lookup"]
-    assert [label.get_text() for label in speed.get_yticklabels()] == ["0.20, 1.10"] * 2
+    assert [label.get_text() for label in tokens.get_yticklabels()] == [
+        "quantised-8", "EAGLE, dynamic 16", "lookup"
+    ]  # fmt: skip
+    assert [label.get_text() for label in speed.get_yticklabels()] == ["0.20, 1.10"] * 3
 
 
 def test_v_stands_beside_its_roofline(tmp_path: Path) -> None:

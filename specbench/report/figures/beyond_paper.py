@@ -8,7 +8,6 @@ from matplotlib.axes import Axes
 from specbench.formatting import draft_name
 from specbench.records.frame import MACHINE, PAIR, Records, short
 from specbench.records.passes_run import IN_C, IN_PYTHON, PASSES_RUN
-from specbench.records.run_record import Row
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import HALO, captions, nothing_yet
 from specbench.report.figures.real_weights import TASKS
@@ -28,7 +27,7 @@ from specbench.report.style import (
     spread,
     with_intervals,
 )
-from specbench.report.tables.beyond import CHAIN, PLACE, SAME, comparable, fastest, published, tree_runs
+from specbench.report.tables.beyond import CHAIN, PLACE, SAME, comparable, entry_name, fastest, published, tree_runs
 
 TITLE = "Speedup of drafts and rules"
 WHERE = ["target", "task", *PLACE]  # what makes a panel, with the temperature
@@ -47,7 +46,7 @@ def beyond(records: Records) -> Drawn:
     if drawn.empty:
         return nothing_yet("beyond", TITLE)
     drawn = with_families(drawn, records)
-    drawn = drawn.assign(entry=[_entry(row) for row in drawn.to_dict("records")])
+    drawn = drawn.assign(entry=[entry_name(row) for row in drawn.to_dict("records")])
     drawn["family"] = drawn["family"].mask(drawn["lossy"].astype(bool), LOSSY)
     found = [block for _, block in drawn.groupby(WHERE, dropna=False, sort=False)]
     blocks = sorted(found, key=lambda block: -block["entry"].nunique())[:MOST_BLOCKS]
@@ -114,13 +113,6 @@ def _fastest_in(shown: pd.DataFrame, loop: str, colour: str) -> str:
     best = runs.iloc[-1]
     named = f"{best['entry']} on {best['task']}, T={best['temperature']:g}, {best['speedup_measured']:.2f}×"
     return f"Passes {loop}, {colour}: fastest {named}"
-
-
-def _entry(row: Row) -> str:
-    """'t5-nano, block', 't5-nano, heuristic γ'."""
-    rule = "" if row["accept"] == "exact" else row["accept"]
-    policy = row["policy"] and (f"γ={row['policy']}" if row["policy"][0].isdigit() else f"{row['policy']} γ")
-    return ", ".join(filter(None, [draft_name(row["draft"]), rule, policy]))
 
 
 def _lines(block: pd.DataFrame) -> list[str]:

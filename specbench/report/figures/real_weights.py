@@ -3,14 +3,13 @@
 import pandas as pd
 from matplotlib.axes import Axes
 
-from specbench.formatting import draft_name
 from specbench.records.cells import SIZE_THEN_SPEED, choose
-from specbench.records.frame import MACHINE, PAIR, Records
+from specbench.records.frame import MACHINE, PAIR, Records, measured
 from specbench.report.figure import Drawn
 from specbench.report.figures.annotations import captions, nothing_yet, under_all
-from specbench.report.measured import tokens_per_pass
+from specbench.report.measured import plain_sampling, tokens_per_pass
 from specbench.report.style import BLUE, FAINT, GREEN, INK, MARKERS, PURPLE, VERMILLION, panels
-from specbench.report.tables.beyond import CHAIN, comparable, tree_runs
+from specbench.report.tables.beyond import comparable, entry_name
 
 TITLE = "Drafts of a chat model with real weights: tokens per pass, and measured speedup"
 TASKS = {"chat": BLUE, "code": VERMILLION, "summaries": GREEN, "translation": PURPLE}
@@ -60,20 +59,13 @@ def real(records: Records) -> Drawn:
 
 def _runs(records: Records) -> pd.DataFrame:
     """Chains and trees on the tasks of our own prompts, the fastest γ of each draft, rule, task and temperature."""
-    trees = tree_runs(records)
-    found = pd.concat([comparable(records), trees[trees["shape"] != CHAIN]], ignore_index=True)
+    trees = plain_sampling(measured(records.trees)).assign(policy="")
+    found = pd.concat([comparable(records), trees], ignore_index=True)
     found = found[found["task"].isin(TASKS)].dropna(subset=["speedup_measured"])
-    found = found.assign(entry=[_entry(row) for _, row in found.iterrows()])
+    found = found.assign(entry=[entry_name(row) for row in found.to_dict("records")])
     found = choose(found, ["entry", "target", "task", "temperature", *MACHINE], SIZE_THEN_SPEED)
     tokens = [tokens_per_pass(records.whole(run_id)) for run_id in found["run_id"]]
     return found.assign(tokens_low=[one.low for one in tokens], tokens_high=[one.high for one in tokens])
-
-
-def _entry(row: "pd.Series[object]") -> str:
-    """'lookup', 'distill, block', 'eagle, tree of 16'."""
-    rule = "" if row["accept"] == "exact" else str(row["accept"])
-    tree = f"tree of {row['size']:g}" if pd.notna(row.get("shape")) else ""
-    return ", ".join(filter(None, [draft_name(str(row["draft"])), rule, tree]))
 
 
 def _costs(of: pd.DataFrame) -> str:

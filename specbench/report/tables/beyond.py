@@ -28,6 +28,14 @@ ENTRY = [*PAIR, "accept", "policy"]  # a draft under a rule with a gamma policy
 PLACE = ["hardware", "dtype"]  # engines differ from draft to draft
 
 
+def entry_name(row: Row) -> str:
+    """'t5-nano, block', 't5-nano, heuristic γ', 'eagle, dynamic 16'."""
+    rule = "" if row["accept"] == "exact" else row["accept"]
+    policy = row["policy"] and (f"γ={row['policy']}" if row["policy"][0].isdigit() else f"{row['policy']} γ")
+    tree = row["tree"] if isinstance(row.get("tree"), str) else ""
+    return ", ".join(filter(None, [draft_name(row["draft"]), rule, policy, tree]))
+
+
 def comparable(records: Records) -> pd.DataFrame:
     """All measured records of chains, one prompt at a time, without top-k and top-p.
 
