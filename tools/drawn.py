@@ -8,6 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
+from specbench.cli.options import FEWEST_PROMPTS
 from specbench.files import write_atomically
 from specbench.records.frame import Records
 from specbench.report.figure import csv_frame
@@ -40,7 +41,7 @@ def main(check: bool) -> int:
     wrong, expected = 0, set[str]()
     with tempfile.TemporaryDirectory() as folder:
         Path(folder, "kept").symlink_to(RESULTS / "kept")
-        for name, text in drawn(Records(Path(folder))):
+        for name, text in drawn(Records(Path(folder), FEWEST_PROMPTS)):  # as `make tables figures`
             expected.add(name)
             file = RESULTS / name
             if file.exists() and file.read_text(encoding="utf-8") == text:
