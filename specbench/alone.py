@@ -76,7 +76,7 @@ def one_at_a_time(function: Callable[P, R]) -> Callable[P, R]:
                 return function(*args, **kwargs)
             finally:
                 _process.calls -= 1
-                _process.note_threads()  # those that it computed with, not those that it leaves
+                _process.note_threads()  # the threads it computed with, not the ones it leaves
                 if not _process.calls:
                     for end in _ends:
                         end()

@@ -25,7 +25,7 @@ class Options(argparse.ArgumentParser):
     def read(self, argv: Sequence[str]) -> argparse.Namespace:
         """The options of a command line in which `results=r` and `--results r` mean the same.
 
-        Raises UserError for an option that the verb has not; the message names those that come close.
+        Raises UserError for an option that the verb has not; the message names close ones.
         """
         found, unknown = self.parse_known_args([_dashed(word) for word in argv])
         if name := next((word.partition("=")[0] for word in unknown if word.startswith("-")), None):

@@ -1,7 +1,7 @@
 """Faults of a draft: findings from the record of a run, or from a document of `specbench alpha`.
 
 Each finding is a function of what was observed (`finding.Observed`) to a line, or None. `FINDINGS` has them in the
-order in which they are shown: those that name a cause first, those that any cause shows last.
+order in which they are shown: first the ones that name a cause, last the ones that any cause shows.
 """
 
 from collections.abc import Callable, Sequence
