@@ -21,6 +21,7 @@ from specbench.files import own_cache
 
 LEAST_BYTES = 2**30  # of a network; smaller ones may be in memory twice
 ALIGNED = 64  # bytes
+PART_BYTES = 2**24  # of a weight that are written to the file at once
 IS_SUPPORTED = hasattr(mmap, "MADV_DONTNEED") and hasattr(os, "posix_fallocate")  # on Linux
 
 
@@ -53,14 +54,22 @@ def move(network: nn.Module) -> bool:
     _MAPPED.append(_Mapped(weakref.ref(mapped), whole.data_ptr(), whole.data_ptr() + size))
     for weight in weights:
         place = whole[at : at + weight.nbytes].view(weight.dtype).view(weight.shape)
-        with torch.no_grad():
-            place.copy_(weight)
-            weight.data = place
-        release(place)
+        _copy(place, weight)
+        weight.data = place
         at += _room(weight)
     mapped.flush()  # now, not while something is timed
     _return_freed()
     return True
+
+
+@torch.no_grad()
+def _copy(place: Tensor, weight: Tensor) -> None:
+    """Write `weight` to its `place` in a file, a part at a time: memory holds no more than a part of it twice."""
+    place, weight = torch.atleast_1d(place), torch.atleast_1d(weight)
+    rows = max(1, PART_BYTES * len(weight) // max(1, weight.nbytes))
+    for part, numbers in zip(place.split(rows), weight.split(rows), strict=True):
+        part.copy_(numbers)
+        release(part)
 
 
 def release(*weights: Tensor) -> None:

@@ -81,6 +81,22 @@ def test_what_is_laid_out_is_in_memory_once() -> None:
     assert kept.start(PROMPT).extend(TOKENS).isfinite().all()
 
 
+def test_moving_a_weight_takes_memory_for_a_part_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The largest of all is the embedding of a large vocabulary."""
+    own = torch.nn.Linear(1024, 1024)
+    numbers, most, release = own.weight.detach().clone(), 0, paged.release
+
+    def noted(*parts: torch.Tensor) -> None:
+        nonlocal most
+        most = max(most, resident(*parts))
+        release(*parts)
+
+    monkeypatch.setattr(paged, "PART_BYTES", 2**18, raising=False)
+    monkeypatch.setattr(paged, "release", noted)
+    assert paged.move(own)
+    assert 0 < most < own.weight.nbytes / 8 and torch.equal(own.weight, numbers)
+
+
 def test_no_room_leaves_weights_where_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: Any) -> None:
         raise OSError("no space left")
