@@ -105,7 +105,7 @@ def _on_threads(count: int, parts: str, sizes: Sequence[str]) -> str:
 
 PARTS = {
     "tests": "pytest -q -p no:cacheprovider -m gpu tests/engine/test_engines.py tests/engine/test_invariant.py"
-    " tests/engine/cuda/test_fused.py tests/engine/cuda/test_captured_verdict.py",
+    " tests/engine/operations/test_fused.py tests/engine/cuda/test_captured_verdict.py",
     # Each kernel beside the operations that it stands for; then none starts before its predecessor has ended.
     "kernels": "experiments/bench_kernels.py --output {results}/kernels.json {kernels}",
     "kernels-late": "experiments/bench_kernels.py --late --output {results}/kernels-late.json {kernels}",

@@ -45,9 +45,8 @@ def cases(shape: Shape, device: Any) -> Iterator[Case]:
     import torch
     from torch.nn import functional
 
-    from specbench.engine.capture import kernels
     from specbench.engine.capture.invariant import attend_in_blocks
-    from specbench.engine.cuda import fused
+    from specbench.engine.operations import fused, kernels
     from specbench.sampling import Sampling, TokenChoice
 
     def random(*sizes: int) -> Any:
@@ -168,7 +167,7 @@ def main() -> int:
         os.environ["SPECBENCH_PDL"] = "0"
     import torch
 
-    from specbench.engine.cuda import usable_fused
+    from specbench.engine.operations import usable_fused
 
     device, rows = torch.device(asked.device), []
     left_out = usable_fused.differences(device)

@@ -16,8 +16,8 @@ from specbench.config.model import is_gguf, name_of
 from specbench.config.rules import AcceptKeys, rule_of
 from specbench.config.schema import RunConfig
 from specbench.engine.capture.torch_private import computes_bf16
-from specbench.engine.cuda.usable_fused import in_words
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.operations.usable_fused import in_words
 from specbench.engine.session import Model, Prompt
 from specbench.environment import require_cpus
 from specbench.errors import UserError

@@ -21,8 +21,8 @@ from specbench.config.draft import DraftConfig
 from specbench.config.model import ModelConfig, name_of, place_of
 from specbench.config.paths import shipped
 from specbench.config.schema import RunConfig, TaskConfig
-from specbench.engine.cuda.usable_fused import in_words
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.operations.usable_fused import in_words
 from specbench.engine.weights.adapters import base_of
 from specbench.engine.weights.load import load_model
 from specbench.engine.weights.pretrained import named

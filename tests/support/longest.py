@@ -7,7 +7,7 @@ LONGEST = (
     "interop/certify/test_planted.py", "engine/native/test_native.py", "engine/native/test_passes_in_calls.py",
     "cli/test_run_drafts.py", "loading/test_sweep_models.py", "test_hostile_files.py",
     "analysis/findings/test_findings.py", "cli/test_sweep.py", "algorithm/test_batches.py",
-    "records/test_where_passes_run.py", "engine/cuda/test_fused.py", "interop/server/test_measure.py",
+    "records/test_where_passes_run.py", "engine/operations/test_fused.py", "interop/server/test_measure.py",
     "cli/test_tree_run.py", "cli/test_accept.py", "engine/test_experts.py", "methods/eagle/test_eagle.py",
     "engine/cuda/test_fake_cuda.py",
 )  # fmt: skip

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple, Protocol
 
 from torch import Tensor, nn
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.static import USUAL_COUNTS
 from specbench.engine.layout import Layout, Sight
+from specbench.engine.operations import kernels
 from specbench.engine.session import Session
 
 # Queries [B, H, L, E], keys and values [B, K, L, E] of the new entries to what they attend to [B, H, L, E].

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from specbench.engine.beside.declared import Beside, ByDistance, Entries, Source, States
 from specbench.engine.buffers import Buffers
-from specbench.engine.capture import kernels
 from specbench.engine.capture.static_sessions import tokens_at_once
 from specbench.engine.layout import Layout, OpenTree, Sight, together
+from specbench.engine.operations import kernels
 
 FIRST_CAPACITY = 64  # slots of a cache
 

@@ -12,7 +12,7 @@ from torch.nn import functional
 from specbench.engine.capture.lower import Kernels, PackedWeights, lower
 from specbench.engine.capture.nodes import copied, finished, inputs_of, value
 from specbench.engine.capture.torch_private import packed_linear
-from specbench.engine.cuda import fused, usable_fused
+from specbench.engine.operations import fused, usable_fused
 
 ROWS = 4  # of a product in attention: multiples of this
 SLOTS = 128  # that one product of weights and values adds up; longer caches are added block by block

@@ -10,8 +10,8 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine import paged
-from specbench.engine.capture import kernels
 from specbench.engine.capture.expert_layers import ExpertLayer, ExpertMap, RoutedExperts
+from specbench.engine.capture.fusing import fuse
 from specbench.engine.capture.nodes import (
     add_constant,
     aten,
@@ -24,8 +24,8 @@ from specbench.engine.capture.nodes import (
     value,
 )
 from specbench.engine.capture.torch_private import computes_bf16, lay_out, packed_linear
-from specbench.engine.cuda.fusing import fuse
 from specbench.engine.experts import ExpertReads
+from specbench.engine.operations import kernels
 from specbench.kernels.found_levels import AS_FOUND, bits_found
 
 

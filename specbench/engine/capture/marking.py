@@ -18,7 +18,8 @@ from transformers import AttentionInterface, Cache, PretrainedConfig
 from transformers.cache_utils import CacheLayerMixin
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 
-from specbench.engine.capture import expert_layers, kernels
+from specbench.engine.capture import expert_layers
+from specbench.engine.operations import kernels
 from specbench.engine.placement import NAME
 
 

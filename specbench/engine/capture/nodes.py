@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.torch_private import LazyGraphModule, make_fx
+from specbench.engine.operations import kernels
 
 aten = torch.ops.aten
 

@@ -34,6 +34,7 @@ from specbench.engine import placement
 from specbench.engine.capture.stored import restored, stored
 from specbench.files import PRIVATE, is_own, own_cache, replacing
 
+CAPTURING = ("operations", "capture", "beside")  # rooms whose code decides what a capture is
 SAMPLE = 16  # numbers of each tensor that the digest covers
 MOST_FILES = 64  # the oldest make room
 LIBRARIES = ("torch", "transformers")  # their versions say what their code is
@@ -142,12 +143,9 @@ def _sample(tensors: list[Tensor]) -> bytes:
 def _own_code() -> str:
     """A digest of the code that captures and simplifies."""
     found = hashlib.sha256()
-    here = Path(__file__).parent
-    for file in [
-        Path(placement.__file__),
-        *sorted(here.rglob("*.py")),
-        *sorted(here.with_name("beside").rglob("*.py")),
-    ]:
+    engine = Path(placement.__file__).parent
+    files = [Path(placement.__file__), *(file for room in CAPTURING for file in sorted((engine / room).rglob("*.py")))]
+    for file in files:
         found.update(file.read_bytes())
     return found.hexdigest()
 

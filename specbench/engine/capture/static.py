@@ -9,12 +9,12 @@ from torch import Tensor
 
 from specbench.engine.batch_steps import CapturedSteps
 from specbench.engine.buffers import CACHED_OF_TREES, MOST_STACKED, BufferPool, TensorCache
+from specbench.engine.capture.fusing import used
 from specbench.engine.capture.invariant import lower_invariant
 from specbench.engine.capture.lower import Lowering, PackedWeights, compiled, lower
 from specbench.engine.capture.program import Program, rows_agree
 from specbench.engine.capture.saved_captures import forget
 from specbench.engine.capture.static_sessions import MOST_ROWS, StaticSession, WindowedStatic
-from specbench.engine.cuda.fusing import used
 from specbench.engine.eager.model import PLAIN, EagerModel, SessionTraits
 from specbench.engine.experts import Experts
 from specbench.engine.session import Prompt

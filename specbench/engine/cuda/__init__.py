@@ -1,1 +1,1 @@
-"""Captured steps as CUDA graphs, and kernels for a GPU."""
+"""Captured steps as CUDA graphs."""

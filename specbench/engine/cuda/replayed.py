@@ -13,10 +13,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from specbench.engine.capture.fusing import used
 from specbench.engine.capture.program import Headless, Program, Step
-from specbench.engine.cuda import fused, usable_fused
-from specbench.engine.cuda.fusing import used
 from specbench.engine.layout import Layout, chain, ragged
+from specbench.engine.operations import fused, usable_fused
 from specbench.errors import first_line
 from specbench.sampling import Sampling, TokenChoice
 

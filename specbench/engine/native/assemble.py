@@ -12,12 +12,12 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import widened
 from specbench.engine.capture.nodes import aten, constant, plain, value
 from specbench.engine.native.instructions import OF_ROWS, Instruction, Value
 from specbench.engine.native.values import Form, Unknown, Values
 from specbench.engine.native.weights import LAYOUTS
+from specbench.engine.operations import kernels
 from specbench.kernels.structures import Op
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.invariant import INVARIANT
 from specbench.engine.capture.lower import FAST, Kernels, PackedWeights, direct, named, with_packed_weights
 from specbench.engine.capture.nodes import calls, finished, value
@@ -16,6 +15,7 @@ from specbench.engine.native.expert_calls import with_native_experts
 from specbench.engine.native.native_run import NativeRun
 from specbench.engine.native.values import Sizes
 from specbench.engine.native.whole import WholeReading, WholeStep
+from specbench.engine.operations import kernels
 from specbench.kernels import library
 from specbench.kernels.structures import Op
 

@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.fx import GraphModule
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.lower import PackedWeights, lower
 from specbench.engine.capture.nodes import aten, calls, value
 from specbench.engine.capture.torch_private import LazyGraphModule, computes_bf16
 from specbench.engine.native.lowering import lower_native
 from specbench.engine.native.native_run import NativeRun
 from specbench.engine.native.whole import WholeReading
+from specbench.engine.operations import kernels
 from specbench.kernels import library
 
 PROMPT_ROWS = 256  # tokens of a text that our kernels read at once: more would gain 2%

@@ -11,11 +11,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.engine.capture import invariant, kernels
+from specbench.engine.capture import invariant
 from specbench.engine.capture.invariance_check import first_difference
 from specbench.engine.capture.lower import Kernels
 from specbench.engine.capture.static_sessions import MOST_ROWS
 from specbench.engine.cuda.graphs import FIRST_CAPACITY
+from specbench.engine.operations import kernels
 from tests.support.captured import graphs
 from tests.support.networks import network
 

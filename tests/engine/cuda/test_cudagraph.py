@@ -12,9 +12,9 @@ from specbench.algorithm.draft import Draft
 from specbench.algorithm.tree_draft import TreeDraft
 from specbench.bench import parts
 from specbench.bench.timing import medians
-from specbench.engine.capture import kernels
 from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.operations import kernels
 from specbench.experiment.drafting_plan import tree_costs
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.model.draft import ModelDraft

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from specbench.engine import selection as engines
 from specbench.engine.capture.program import Program
-from specbench.engine.cuda import fused, usable_fused
 from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import RolloutGraph, headless_for
+from specbench.engine.operations import fused, usable_fused
 from specbench.methods.model.draft import ModelDraft
 from specbench.sampling import Sampling, TokenChoice
 from tests.support.calls import called

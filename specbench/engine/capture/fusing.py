@@ -7,9 +7,8 @@ from typing import Any
 from torch import Tensor
 from torch.fx import GraphModule, Node
 
-from specbench.engine.capture import kernels
 from specbench.engine.capture.nodes import aten, calls, constant, finished, inputs_of, replace, replace_by_call, value
-from specbench.engine.cuda import fused, usable_fused
+from specbench.engine.operations import fused, kernels, usable_fused
 
 SMALL_MAP = 2**22  # weights of a linear map that takes less time than two launches
 WIDEST = 2**14  # channels of a row that one block of a kernel holds

@@ -110,7 +110,7 @@ def write_pair(
 ) -> None:
     """`write` of the newest keys and of the newest values of one row."""
     if key_buffer_BKCD.is_cuda:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         triton_kernels.write_pair(key_buffer_BKCD, value_buffer_BKCD, at, keys_BKLD, values_BKLD)
         return

@@ -16,13 +16,13 @@ from torch import Tensor
 from torch.nn import functional
 
 from specbench.bench.parts import Budget, budget
-from specbench.engine.capture import kernels
+from specbench.engine.capture import fusing
 from specbench.engine.capture.lower import PackedWeights, lower
 from specbench.engine.capture.nodes import capture
 from specbench.engine.capture.program import Program
 from specbench.engine.capture.rewrite import simplify
 from specbench.engine.capture.static import StaticModel
-from specbench.engine.cuda import fused, fusing, usable_fused
+from specbench.engine.operations import fused, kernels, usable_fused
 from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
 from tests.support.networks import network
@@ -206,9 +206,10 @@ def test_a_sum_that_an_earlier_operation_reads_is_left_alone(everywhere: None) -
 
 INTERPRETED = """
 import torch
-from specbench.engine.cuda import usable_fused, fused, fusing
-from specbench.engine.capture import kernels
-from specbench.engine.cuda import triton as triton_kernels, triton_products
+from specbench.engine.operations import usable_fused, fused
+from specbench.engine.capture import fusing
+from specbench.engine.operations import kernels
+from specbench.engine.operations import triton as triton_kernels, triton_products
 for dtype, close in ((torch.float32, 1e-5), (torch.bfloat16, 0.03)):
     for width in (96, 512, 1100):
         torch.manual_seed(0)

@@ -12,8 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.engine.capture import kernels
-from specbench.engine.cuda import fused
+from specbench.engine.operations import fused, kernels
 from specbench.errors import first_line
 from specbench.sampling import Sampling, drawn, standardise
 

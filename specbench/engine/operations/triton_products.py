@@ -11,7 +11,7 @@ import triton
 import triton.language as tl
 from torch import Tensor, empty
 
-from specbench.engine.cuda.triton import KINDS, NO_ACTIVATION, activated, early, wait_for_predecessor
+from specbench.engine.operations.triton import KINDS, NO_ACTIVATION, activated, early, wait_for_predecessor
 
 TILE = 8192  # weights that a program holds
 PART = 512  # channels of a row that a program of `linear_rows` adds up

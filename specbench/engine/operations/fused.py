@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from specbench.engine.capture import kernels
+from specbench.engine.operations import kernels
 from specbench.sampling import Sampling, argmax, drawn, standardise
 
 MOST_TOKENS = 8  # of a step whose linear maps are kernels of ours
@@ -31,7 +31,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 def add_norm(x_BLE: Tensor, y_BLE: Tensor, weight_E: Tensor, epsilon: float | None) -> tuple[Tensor, Tensor]:
     """x + y, and its RMS norm."""
     if x_BLE.is_cuda:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         return triton_kernels.add_norm(x_BLE, y_BLE, weight_E, epsilon)
     return torch_add_norm(x_BLE, y_BLE, weight_E, epsilon)
@@ -57,7 +57,7 @@ def norm_linear(
     Of up to MOST_TOKENS tokens it is one kernel.
     """
     if x_1LE.is_cuda and x_1LE.shape[1] <= MOST_TOKENS:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         return triton_kernels.norm_linear(x_1LE, y_1LE, norm_E, epsilon, weight_NE, bias_N, activation)
     whole_1LE, normed_1LE = add_norm(x_1LE, y_1LE, norm_E, epsilon)
@@ -77,7 +77,7 @@ def linear_rows(
     Of up to MOST_TOKENS tokens it is one kernel, whose sums over channels are the same for any number of tokens.
     """
     if x_1LE.is_cuda and x_1LE.shape[1] <= MOST_TOKENS:
-        from specbench.engine.cuda import triton_products
+        from specbench.engine.operations import triton_products
 
         return triton_products.linear_rows(x_1LE, weight_NE, bias_N, activation, residual_1LN)
     made_1LN = activated(functional.linear(x_1LE, weight_NE, bias_N), activation)
@@ -87,7 +87,7 @@ def linear_rows(
 def head_argmax(x_11E: Tensor, weight_VE: Tensor, bias_V: Tensor | None, vocabulary: int) -> Tensor:
     """The token [1] with the highest logit among the first `vocabulary`: `sampling.argmax` of a linear map."""
     if x_11E.is_cuda:
-        from specbench.engine.cuda import triton_products
+        from specbench.engine.operations import triton_products
 
         return triton_products.head_argmax(x_11E, weight_VE, bias_V, vocabulary)
     return argmax(functional.linear(x_11E, weight_VE, bias_V)[0], vocabulary)
@@ -103,7 +103,7 @@ def head_drawn(
 ) -> tuple[Tensor, Tensor]:
     """A token [1] and the row [1, V] that it was drawn from: `sampling.TokenChoice.on_device` of a linear map."""
     if x_11E.is_cuda:
-        from specbench.engine.cuda import triton_products
+        from specbench.engine.operations import triton_products
 
         return triton_products.head_drawn(x_11E, weight_VE, bias_V, vocabulary, temperature, uniform_1)
     row_1V = standardise(functional.linear(x_11E, weight_VE, bias_V)[0], Sampling(temperature), vocabulary)
@@ -113,7 +113,7 @@ def head_drawn(
 def gated(activation: str, x_BLE: Tensor, gate_BLE: Tensor) -> Tensor:
     """activation(x) times the gate."""
     if x_BLE.is_cuda:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         return triton_kernels.gated(activation, x_BLE, gate_BLE)
     return ACTIVATIONS[activation](x_BLE) * gate_BLE
@@ -131,7 +131,7 @@ def write_attend(
 ) -> Tensor:
     """The keys and values of one token written into their buffers, and its attention to all slots."""
     if query_1H1D.is_cuda:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         return triton_kernels.write_attend(
             query_1H1D, key_buffer_1KCD, value_buffer_1KCD, at_1, keys_1K1D, values_1K1D, bias, scale
@@ -143,7 +143,7 @@ def write_attend(
 def attend_one(query_BH1D: Tensor, key_BKCD: Tensor, value_BKCD: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """The attention of one token of each row to slots that hold all that it sees."""
     if query_BH1D.is_cuda:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         return triton_kernels.attend_one(query_BH1D, key_BKCD, value_BKCD, bias, scale)
     return kernels.attend(query_BH1D, key_BKCD, value_BKCD, bias, scale)
@@ -152,7 +152,7 @@ def attend_one(query_BH1D: Tensor, key_BKCD: Tensor, value_BKCD: Tensor, bias: T
 def rotated(x_1HLD: Tensor, cosine: Tensor, sine: Tensor) -> Tensor:
     """Rotary positions: x cos + (-x's second half, x's first half) sin."""
     if x_1HLD.is_cuda:
-        from specbench.engine.cuda import triton as triton_kernels
+        from specbench.engine.operations import triton as triton_kernels
 
         return triton_kernels.rotated(x_1HLD, cosine, sine)
     first, second = x_1HLD.chunk(2, -1)
