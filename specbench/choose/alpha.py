@@ -43,7 +43,7 @@ from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import TextDraft
 from specbench.records.alpha_document import AlphaDocument, AlphaRow, ScoredSetting, ScoredText
 from specbench.records.documents import write_document
-from specbench.records.draft_signs import FindingRecord
+from specbench.records.draft_signs import Finding
 from specbench.records.run_record import SCHEMA_VERSION
 
 BOUND_PLACES = 200  # about so many tokens at which rules on several children are compared with the bound on all rules
@@ -206,7 +206,7 @@ def _setting_record(scored: Scored, wall_s: float, signs: str | None) -> ScoredS
     }
 
 
-def of_draft(scored: Scored, name: str) -> list[FindingRecord]:
+def of_draft(scored: Scored, name: str) -> list[Finding]:
     """The faults of a draft, by its agreements."""
     one = next(candidate for candidate in scored.candidates if candidate.draft == name)
     draft = asdict(one.config.draft)
@@ -226,7 +226,7 @@ def of_draft(scored: Scored, name: str) -> list[FindingRecord]:
         inside=reads_states(draft),
         reads_last=reads_last(draft),
     )
-    return [finding.to_json() for finding in findings(seen)]
+    return findings(seen)
 
 
 def _agreement_record(agreement: Agreement) -> ScoredText:

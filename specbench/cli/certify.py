@@ -104,7 +104,7 @@ def as_document(found: Certified) -> dict[str, object]:
         "tokens_needed": certificate.needed,
         "tests": certificate.tests,
         "foreign": _foreign(certificate),
-        "findings": [one.to_json() for one in found.findings],
+        "findings": found.findings,
         "departures": [
             {"row": where, **asdict(one), "is_rounding": one.is_rounding} for where, one in found.departures
         ],

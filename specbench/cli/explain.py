@@ -83,7 +83,7 @@ def main(argv: list[str]) -> int:
     loop = loop_share(record)
     if loop is not None:
         document["loop"] = vars(loop)
-    document["findings"] = [one.to_json() for one in findings_of(record)]
+    document["findings"] = findings_of(record)
     if wanted:
         document |= {"for_speedup": arguments.for_speedup, "needs": [vars(one) for one in wanted]}
     more: str | None = None

@@ -13,9 +13,9 @@ from specbench.formatting import interval
 from specbench.report.console import plain_table, wide_console
 
 if TYPE_CHECKING:
-    from specbench.analysis.findings.finding import Finding
     from specbench.interop.readings.estimate import Best, Difference, Estimate
     from specbench.interop.readings.reading import Format, Reading
+    from specbench.records.draft_signs import Finding
 
 ABOUT = (
     "Read what an engine prints about speculative decoding, say what each number is, and estimate α from the counts. "
@@ -117,7 +117,7 @@ def _document(source: Source) -> dict[str, object]:
         "ends": source.reading.ends,
         "estimate": None if source.estimate is None else asdict(source.estimate),
         "best": None if source.best is None else asdict(source.best),
-        "findings": [one.to_json() for one in _findings(source)],
+        "findings": _findings(source),
         "notes": list(source.reading.notes),
     }
 
@@ -183,7 +183,7 @@ def _draw(sources: Sequence[Source], differences: Sequence[dict[str, object]]) -
         console.print(table)
         for note in source.reading.notes:
             console.print(note)
-        found = [one.to_json() for one in _findings(source)]
+        found = _findings(source)
         for line in [*said_of(found), *([PAGE] if found else [])]:
             console.print(line)
         console.print()

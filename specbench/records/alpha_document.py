@@ -2,7 +2,7 @@
 
 from typing import Annotated, NotRequired, TypedDict
 
-from specbench.records.draft_signs import FindingRecord, SignsRecord
+from specbench.records.draft_signs import Finding, SignsRecord
 from specbench.records.numbers import Vocabularies
 from specbench.records.run_record import Config, Document, FrozenConfig
 from specbench.records.units import Probability, Seconds
@@ -129,7 +129,7 @@ class ScoredSetting(TypedDict):
     ]
     of_routers: NotRequired[Annotated[list[RouterBound], "for each pair of drafts, the highest alpha first"]]
     drafts: Annotated[dict[str, list[ScoredText]], "by draft, for each completion"]
-    findings: NotRequired[Annotated[dict[str, list[FindingRecord]], "by draft, the likeliest cause first"]]
+    findings: NotRequired[Annotated[dict[str, list[Finding]], "by draft, the likeliest cause first"]]
 
 
 class AlphaDocument(Document):

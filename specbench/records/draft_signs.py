@@ -1,5 +1,6 @@
 """The types of what a run shows of its draft beside alpha, and of what is probably wrong with it."""
 
+from dataclasses import dataclass
 from typing import Annotated, TypedDict
 
 
@@ -16,7 +17,8 @@ class SignsRecord(TypedDict):
     ]
 
 
-class FindingRecord(TypedDict):
+@dataclass(frozen=True)
+class Finding:
     """What is probably wrong with a draft (`analysis.findings`)."""
 
     name: Annotated[str, "one word for the kind of finding"]

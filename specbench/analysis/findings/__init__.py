@@ -7,11 +7,12 @@ order in which they are shown: first the ones that name a cause, last the ones t
 from collections.abc import Callable, Sequence
 
 from specbench.analysis.findings.against_cheap import copies, weights
-from specbench.analysis.findings.finding import Finding, Observed
+from specbench.analysis.findings.finding import Observed
 from specbench.analysis.findings.names import constant, relabelled, repeats, shifted
 from specbench.analysis.findings.observed import of_run
 from specbench.analysis.findings.sharpness import temperature
 from specbench.analysis.findings.where_accepted import cache, cliff, context, turns
+from specbench.records.draft_signs import Finding
 from specbench.records.run_record import RunRecord
 
 FINDINGS: Sequence[Callable[[Observed], Finding | None]] = (

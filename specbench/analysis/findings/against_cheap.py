@@ -2,7 +2,8 @@
 
 from collections.abc import Sequence
 
-from specbench.analysis.findings.finding import Finding, Observed, falls, is_above, mean
+from specbench.analysis.findings.finding import Observed, falls, is_above, mean
+from specbench.records.draft_signs import Finding
 
 HARDLY = 0.9  # of what a unigram reaches: an alpha from which a draft is no draft
 FAR_LESS = 1 / 3  # of what a bigram reaches, likewise

@@ -18,7 +18,6 @@ WIDTH = ("hidden_size", "n_embd", "d_model")
 LAYERS = ("num_hidden_layers", "n_layer", "num_layers")
 EPSILON = ("rms_norm_eps", "layer_norm_epsilon", "layer_norm_eps", "norm_epsilon")
 DTYPE = ("dtype", "torch_dtype")
-OF_HEADS = ("eagle", "mtp", "peagle")  # whose facts lie under this key of config.json
 LAYER_IDS = ("eagle_aux_hidden_state_layer_ids", "target_layer_ids", "taps", "aux_layer_ids")
 
 

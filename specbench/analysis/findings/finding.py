@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.findings.cheap import Cheap, cheap
-from specbench.records.draft_signs import FindingRecord
 from specbench.stats import over_rows, ratio
 
 CHANCE = 1000  # a finding is false in one of so many runs of a sound draft
@@ -114,26 +113,6 @@ class Observed:
         """A token for a reader."""
         text = self.pieces.get(str(token))
         return f"token {token}" if text is None else repr(text)
-
-
-@dataclass(frozen=True)
-class Finding:
-    """One finding.
-
-    Attributes:
-        name: a word for documents and tests.
-        line: what was counted and what it probably is, for a reader.
-        check: what to check next.
-        evidence: the numbers of `line`.
-    """
-
-    name: str
-    line: str
-    check: str
-    evidence: Mapping[str, float]
-
-    def to_json(self) -> FindingRecord:
-        return {"name": self.name, "line": self.line, "check": self.check, "evidence": dict(self.evidence)}
 
 
 def mean(rows: Sequence[Sequence[float]]) -> float:

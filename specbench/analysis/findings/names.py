@@ -3,7 +3,8 @@
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 
-from specbench.analysis.findings.finding import MOST_SHIFT, Finding, Observed, is_above, mean
+from specbench.analysis.findings.finding import MOST_SHIFT, Observed, is_above, mean
+from specbench.records.draft_signs import Finding
 
 ALWAYS = 0.8  # share of places at which a draft names one token
 SAME = 0.98  # share of places at which a draft repeats: with labels that are not shifted it is less
@@ -75,24 +76,24 @@ def shifted(seen: Observed) -> Finding | None:
 
 
 def relabelled(seen: Observed) -> Finding | None:
-    """Another token stands for each token that the draft names: the same one each time."""
-    found, by_difference = _renamed(seen), Counter[int]()
-    same = [
+    """What the draft names is the completion's token under another name, by one rule for all tokens."""
+    renamed, by_difference = _renamed(seen), Counter[int]()
+    as_named = [
         [name == token for name, token in zip(text.named, text.tokens, strict=True) if name is not None]
         for text in seen.texts
     ]
-    share, own = mean(found), mean(same)
-    more = [[a - b for a, b in zip(*rows, strict=True)] for rows in zip(found, same, strict=True)]
+    share, own = mean(renamed), mean(as_named)
+    more = [[a - b for a, b in zip(*rows, strict=True)] for rows in zip(renamed, as_named, strict=True)]
     if share < LEAST or not is_above(more, seen.groups, MORE):
         return None
     # A draft that reads only the last token proposes what a bigram proposes, by some rule: it predicts only elsewhere.
     beyond = [
         [hit for hit, known in zip(hits, _where_named(text.named, bigram), strict=True) if not known]
-        for text, hits, bigram in zip(seen.texts, found, seen.cheap_named.bigram, strict=True)
+        for text, hits, bigram in zip(seen.texts, renamed, seen.cheap_named.bigram, strict=True)
     ]
     if not is_above(beyond, seen.groups, LEAST):
         return None
-    for text, hits in zip(seen.texts, found, strict=True):
+    for text, hits in zip(seen.texts, renamed, strict=True):
         known = [(name, token) for name, token in zip(text.named, text.tokens, strict=True) if name is not None]
         by_difference.update(token - name for (name, token), hit in zip(known, hits, strict=True) if hit)
     ((offset, count),) = by_difference.most_common(1)

@@ -3,7 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.findings.finding import FEW, LEVEL, Finding, Observed
+from specbench.analysis.findings.finding import FEW, LEVEL, Observed
+from specbench.records.draft_signs import Finding
 from specbench.stats import over_rows
 
 POWERS = ("flatter", "sharper")  # q at twice and at half its temperature (`analysis.acceptance.signs`)

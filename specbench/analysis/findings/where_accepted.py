@@ -3,7 +3,8 @@
 from collections.abc import Callable, Sequence
 from itertools import pairwise
 
-from specbench.analysis.findings.finding import CHANCE, Finding, Observed, binomial_tail, falls, mean
+from specbench.analysis.findings.finding import CHANCE, Observed, binomial_tail, falls, mean
+from specbench.records.draft_signs import Finding
 
 FALLEN = 0.5  # of alpha before: the most alpha after a fall that is a finding
 NOTHING = 0.1  # of alpha before: less is a draft that is cut off

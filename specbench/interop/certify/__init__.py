@@ -8,7 +8,6 @@ from collections import Counter
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from specbench.analysis.findings.finding import Finding
 from specbench.analysis.proof.certificate import Certificate
 from specbench.analysis.proof.departures import Departure
 from specbench.analysis.proof.kinds import DraftTokens, Side, Verdict, verdict
@@ -27,6 +26,7 @@ from specbench.interop.certify.same_completions import agreement
 from specbench.interop.certify.sampled import sampled
 from specbench.interop.certify.setup import Setup, load
 from specbench.loading.model_loader import Say, locked_device
+from specbench.records.draft_signs import Finding
 from specbench.sampling import Sampling
 
 

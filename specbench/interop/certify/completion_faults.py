@@ -4,9 +4,9 @@ A server may also be asked to go on after an end (`ignore_eos`), or to use one s
 reported, and does not change the verdict on tokens. Copies do: such draws are not independent.
 """
 
-from specbench.analysis.findings.finding import Finding
 from specbench.interop.certify.outputs import Outputs
 from specbench.interop.certify.tested_rows import COPIES
+from specbench.records.draft_signs import Finding
 
 COPIED, AFTER_END, FINISH = "copies", "after end", "finish reason"
 CHECKS = {

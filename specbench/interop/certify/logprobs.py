@@ -12,11 +12,12 @@ from statistics import median
 import torch
 
 from specbench.analysis.acceptance.agreement import logits_along
-from specbench.analysis.findings.finding import FEWEST, Finding
+from specbench.analysis.findings.finding import FEWEST
 from specbench.analysis.proof.kinds import CLOSE
 from specbench.engine.session import Model
 from specbench.interop.certify.outputs import Output
 from specbench.interop.certify.setup import Setup
+from specbench.records.draft_signs import Finding
 from specbench.sampling import Sampling, before_argmax, standardise
 
 MOST = 2000  # tokens that are compared

@@ -67,7 +67,7 @@ def read_vllm_text(document: Document) -> Reading:
     """The reading of what `vllm bench serve` prints."""
     tallies, sums, rates = list[Tally](), dict[str, int](), list[float]()
 
-    def ended() -> None:
+    def tally_run() -> None:
         if not sums:
             return
         if absent := [name for name in TEXT.values() if name not in sums]:
@@ -77,14 +77,14 @@ def read_vllm_text(document: Document) -> Reading:
 
     for line in document.lines:
         if TITLE in line:
-            ended()
+            tally_run()
             sums, rates = {}, []
         elif match := LINE.fullmatch(line):
             if match[1] in TEXT.values():
                 sums[match[1]] = _count(match[2], document)
             else:
                 rates.append(float(match[2]) / 100)
-    ended()
+    tally_run()
     return _vllm(document, tallies, TEXT)
 
 

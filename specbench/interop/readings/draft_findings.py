@@ -6,8 +6,9 @@ less often than a weightless draft's, no token is accepted from some position on
 
 from collections.abc import Callable
 
-from specbench.analysis.findings.finding import CHANCE, FEWEST, Finding, binomial_tail
+from specbench.analysis.findings.finding import CHANCE, FEWEST, binomial_tail
 from specbench.interop.readings.estimate import Estimate
+from specbench.records.draft_signs import Finding
 
 RARELY = 0.05  # of the target's passes: a draft that proposes in fewer is idle
 UNIGRAM = 0.02  # acceptance of a first token below which a draft is worse than the commonest token of any text

@@ -9,12 +9,13 @@ import pytest
 
 from specbench.analysis.findings import findings, findings_of
 from specbench.analysis.findings.cheap import cheap, lookup
-from specbench.analysis.findings.finding import Finding, Observed, Text, binomial_tail
+from specbench.analysis.findings.finding import Observed, Text, binomial_tail
 from specbench.analysis.findings.observed import has_network, named_in_passes
 from specbench.analysis.findings.where_accepted import cliff_of
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.decoded import Pass
+from specbench.records.draft_signs import Finding
 from tests.support import planted
 from tests.support.kept_records import HERE, heads, newest
 
