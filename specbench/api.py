@@ -386,13 +386,8 @@ def _spelt(key: str, value: Any) -> str:
     )
 
 
-@contextlib.contextmanager
-def _progress_stream(quiet: bool) -> Iterator[IO[str]]:
-    if not quiet:
-        yield sys.stderr
-        return
-    with open(os.devnull, "w") as nowhere:
-        yield nowhere
+def _progress_stream(quiet: bool) -> contextlib.AbstractContextManager[IO[str]]:
+    return open(os.devnull, "w") if quiet else contextlib.nullcontext(sys.stderr)
 
 
 def _frame(rows: Sequence[Mapping[str, Any]]) -> pd.DataFrame:

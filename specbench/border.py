@@ -23,19 +23,7 @@ import zlib
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import (
-    IO,
-    Annotated,
-    Any,
-    Literal,
-    NotRequired,
-    Required,
-    Union,
-    cast,
-    get_args,
-    get_origin,
-    is_typeddict,
-)
+from typing import IO, Annotated, Any, Literal, NotRequired, Required, Union, cast, get_args, get_origin, is_typeddict
 
 from specbench.recorded import hints_of, is_recorded, required_of
 

@@ -1,7 +1,7 @@
 """Standard decoding and Algorithm 1, for single sequences and for batches.
 
 A sequence is a generator. When it needs a model it yields a `Read` and receives the logits. When it needs a time stamp
-it yields a `Moment` and receives a mark (`engine.session.marking`), whose time is read when the completion ends. So a
+it yields a `Moment` and receives a mark (`engine.time_marks`), whose time is read when the completion ends. So a
 driver may answer at once (`speculative`), or keep the rows of a batch in lockstep, answer their reads in one run, and
 give all rows the same time stamps (`algorithm.batching`).
 
@@ -27,7 +27,8 @@ from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.beginnings import PROMPTS
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
-from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, marking, up_to_end
+from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, up_to_end
+from specbench.engine.time_marks import marking
 from specbench.kernels.rows import ALGORITHM_1
 from specbench.records.decoded import Pass, Trace
 from specbench.records.passes_run import IN_C, IN_PYTHON, VERIFIED_IN_C
@@ -40,16 +41,13 @@ GREEDY = Sampling(temperature=0.0)
 
 @dataclass(frozen=True)
 class DecodingSpec:
-    """Everything that determines how prompts are decoded, resolved from the config once.
-
-    Without a chosen gamma nothing is drafted. `stops`: strings that end a completion.
-    """
+    """Everything that determines how prompts are decoded, resolved from the config once."""
 
     sampling: Sampling
     max_new_tokens: int
     verification: Verification
     gamma: Gamma = NOTHING_DRAFTED
-    stops: Stops | None = None
+    stops: Stops | None = None  # strings that end a completion
 
     @property
     def drafting(self) -> Sampling:

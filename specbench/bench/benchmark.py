@@ -5,7 +5,6 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,12 +33,9 @@ from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
-from specbench.files import write_atomically
-from specbench.formatting import interval, markdown_table
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.records.documents import write_document
-from specbench.records.timed_documents import BeamDocument, BenchDocument, BenchRow
+from specbench.records.timed_documents import BenchRow
 from specbench.sampling import Sampling
 
 
@@ -394,29 +390,3 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
     "g": ("batches", _batches_against_generate),
     "i": ("long prompts", _long_prompts),
 }
-
-
-NOT_LISTED = ("schema_version", "environment", "rows")  # only in the document
-
-
-def table(rows: Sequence[BenchRow]) -> str:
-    """A Markdown table."""
-    cells = []
-    for row in rows:
-        faster = "" if row.ratio is None else interval(row.ratio, row.low, row.high)
-        note = "; ".join(filter(None, [row.disturbed_by and f"CONTENDED: {row.disturbed_by}", row.note]))
-        cells.append([row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, note])
-    return markdown_table(["", "what", "ours", "theirs or floor", "unit", "times faster", "note"], cells)
-
-
-def _number(value: float | None) -> str:
-    return "" if value is None else f"{value:.4g}"
-
-
-def write(folder: Path, name: str, document: BenchDocument | BeamDocument, shown: str) -> tuple[Path, Path]:
-    """`name`.json and `name`.md in `folder`: the document, and its rows as the table `shown` with what it is of."""
-    files = folder / f"{name}.json", folder / f"{name}.md"
-    write_document(files[0], document, indent=1)
-    about = "\n".join(f"- {key}: {value}" for key, value in document.items() if key not in NOT_LISTED)
-    write_atomically(files[1], f"# {name}\n\n{about}\n\n{shown}\n")
-    return files

@@ -111,7 +111,8 @@ def job(form: str, config: BenchConfig) -> None:
         )
     import torch
 
-    from specbench.bench.benchmark import Bench, bench, table, write
+    from specbench.bench.bench_files import table, write
+    from specbench.bench.benchmark import Bench, bench
     from specbench.bench.parts import why_step_by_step
     from specbench.config.model import name_of, weights_folder
     from specbench.environment import environment, hardware
@@ -192,7 +193,7 @@ def beam_job(form: str, config: BeamConfig) -> None:
     from specbench.analysis.costs.core_time import core_times, waited_share
     from specbench.analysis.costs.disturbance import of_steps
     from specbench.bench.beams import BeamBench, beam_table, compare_beams
-    from specbench.bench.benchmark import write
+    from specbench.bench.bench_files import write
     from specbench.config.model import name_of
     from specbench.config.schema import task_label
     from specbench.engine.eager.model import EagerModel

@@ -18,7 +18,8 @@ from specbench.config.verbs import ChooseConfig
 from specbench.errors import MachineError, UserError, closest_first
 from specbench.formatting import interval_of
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
-from specbench.interop.serving.settings.engines import ENGINES, Span
+from specbench.interop.serving.settings.engines import ENGINES
+from specbench.interop.serving.settings.wanted import Span
 
 if TYPE_CHECKING:
     from specbench.interop.starting.measure_started import Checked

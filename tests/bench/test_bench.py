@@ -11,7 +11,8 @@ import torch
 
 from specbench.analysis.costs.core_time import CoreTime
 from specbench.bench.baselines import at_fixed_gamma, generate
-from specbench.bench.benchmark import PROMPT_LENGTHS, Bench, _row, bench, table, write
+from specbench.bench.bench_files import table, write
+from specbench.bench.benchmark import PROMPT_LENGTHS, Bench, _row, bench
 from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main

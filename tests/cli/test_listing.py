@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from specbench.cli import main
-from specbench.cli.listing import GROUPS, NEEDS, choices
+from specbench.cli.choices import GROUPS, NEEDS, choices
 from specbench.config.catalogue import choice_names
 from specbench.config.drafts import DRAFT_KINDS
 from specbench.config.paths import conf_dir
@@ -74,7 +74,7 @@ def _choice(name: str) -> dict[str, Any]:
 
 def read_and_composed(group: str, names: list[str]) -> list[tuple[object, object]]:
     """Each choice as its files say, and as Hydra composes it."""
-    from specbench.cli import listing as read
+    from specbench.cli import choices as read
 
     composed = (
         read._contents(group, names, []) if group != "target" else {name: read._target(name, []) for name in names}
@@ -98,7 +98,7 @@ def test_what_a_targets_files_say_is_what_hydra_composes(name: str) -> None:
 
 @pytest.mark.parametrize("text", ["defaults:\n  - optional other: x\n", "# @package _global_\nname: own\n"])
 def test_a_file_that_uses_more_of_hydra_is_left_to_hydra(text: str, tmp_path: Path) -> None:
-    from specbench.cli import listing as read
+    from specbench.cli import choices as read
 
     (tmp_path / "draft").mkdir()
     (tmp_path / "draft" / "own.yaml").write_text(text)
@@ -131,7 +131,7 @@ def test_what_each_needs(rows_of: Callable[[str], Rows]) -> None:
 
 
 def test_a_draft_whose_package_is_missing_is_not_usable_now(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("specbench.cli.listing.find_spec", lambda _: None)
+    monkeypatch.setattr("specbench.cli.choices.find_spec", lambda _: None)
     (retrieval,) = (choice for choice in choices("draft", None) if choice.name == "retrieval")
     assert (retrieval.needs, retrieval.origin) == ("package", "pip install pydivsufsort")
 

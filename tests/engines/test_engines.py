@@ -15,7 +15,7 @@ import pytest
 from specbench.cli import main
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.completions import Completions
-from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.serving.settings.wanted import Recommended, Weights
 from specbench.interop.starting.startable import STARTABLE, as_flags, settings_of
 from specbench.interop.starting.two_servers import Asked, Servers, started
 from specbench.records.catalog import Catalog

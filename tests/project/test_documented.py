@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from specbench.cli import VERBS, main
-from specbench.cli import listing as picked
+from specbench.cli import choices as picked
 from specbench.config.paths import shipped
 from specbench.config.verbs import PEERS
 from specbench.records.catalog import digest
@@ -74,7 +74,7 @@ def composed_once(short_probes: None) -> Iterator[None]:
     """The choices of a group are composed once for all the commands that list them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(picked, "choices", cache(picked.choices))
-        patch.setattr("specbench.cli.listing.choices", picked.choices)
+        patch.setattr("specbench.cli.choices.choices", picked.choices)
         yield
 
 

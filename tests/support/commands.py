@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cache
 
 from specbench.cli import VERBS
-from specbench.cli.listing import GROUPS
+from specbench.cli.choices import GROUPS
 from specbench.config.catalogue import held
 from specbench.config.paths import conf_dir
 from tests.support.paths import ROOT
@@ -93,7 +93,8 @@ FILLED = {
     "api": {"key": ("target", "draft", "task")},
     "cli/groups": {"key": ("gamma",)},
     "cli/explain": {"100 * within": ("2",)},
-    "cli/listing": {"Path(path).name": ("gpt-97m",), "group": GROUPS},
+    "cli/choices": {"Path(path).name": ("gpt-97m",)},
+    "cli/listing": {"group": GROUPS},
     "cli/options": {"verb": ("list",)},
     "cli/results": {"run": ("last",)},
     "cli/usage": {"verb": ("run",), "line": ("[key=value",), "group": GROUPS},

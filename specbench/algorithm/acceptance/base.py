@@ -23,7 +23,6 @@ if TYPE_CHECKING:
 # Below this the residual is what rounding left of p - q, not a distribution.
 RESIDUAL_EPSILON = 1e-9
 
-
 # How the children of one node of a tree were chosen: not drawn at all (the likeliest tokens, continuations found in a
 # text), as independent draws from q, or as distinct draws from q.
 Children = Literal["fixed", "replaced", "distinct"]

@@ -21,11 +21,13 @@ from specbench.engine.beginnings import PROMPTS
 from specbench.engine.cache_names import cache_argument
 from specbench.engine.eager.network_parts import Part, reduced
 from specbench.engine.eager.recurrence import Recurrence
-from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession, RecurrentSession
+from specbench.engine.eager.recurrent_sessions import RecurrentSession
+from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
 from specbench.engine.experts import Experts, use_experts_of_any_shape
 from specbench.engine.placement import Placement
 from specbench.engine.saved_heads import Positions, readable_tokens
-from specbench.engine.session import Model, Prompt, Read, Session, Tokens, clock_of, require_readable
+from specbench.engine.session import Model, Prompt, Read, Session, Tokens, require_readable
+from specbench.engine.time_marks import clock_of
 from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError
 
@@ -67,7 +69,7 @@ class EngineReport:
         not_invariant: why rows depend on how many are read at once, if they should not.
         unused_tensors: tensors of its files for which the network has no place.
         weights: what became of quantised weights, in words.
-        gpu_kernels: the kernels of ours that its captured steps call (`engine.cuda.fused`); None off a GPU.
+        gpu_kernels: the kernels of ours that its captured steps call (`engine.operations.fused`); None off a GPU.
     """
 
     warmup_s: float = 0.0

@@ -5,11 +5,10 @@ down slows both. With several at once, and with arrivals, blocks of prompts alte
 journal: an interrupted measurement goes on after them.
 """
 
-import os
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
 
@@ -23,8 +22,9 @@ from specbench.escaping import file_name
 from specbench.experiment.identity import content_of
 from specbench.files import again, json_digest, require_writable
 from specbench.interop.server.asked import Prompts, prompts_of
-from specbench.interop.server.client import Client, Identity
+from specbench.interop.server.client import Client
 from specbench.interop.server.server_summary import counted, gamma_of, summary_of
+from specbench.interop.server.two_clients import Servers, connect
 from specbench.interop.server.verdict import Completed, verdict_of
 from specbench.interop.server.when_sent import Load, Request, answers
 from specbench.records import store
@@ -56,22 +56,6 @@ class Progress(Protocol):
 
     def advance(self, done: int, total: int, now: str = "") -> None:
         """So many prompts are done."""
-
-
-@dataclass(frozen=True)
-class Servers:
-    """The two servers, and who they say they are; `device`: of both, if they were started here."""
-
-    drafting: Client
-    plain: Client | None
-    identity: Identity
-    plain_identity: Identity | None
-    device: str | None = None
-
-    def named(self) -> str:
-        """The engine, and after a '/' the engine of the server without a draft if it is another."""
-        names = [self.identity.engine, *([self.plain_identity.engine] if self.plain_identity else [])]
-        return " / ".join(dict.fromkeys(names))
 
 
 def measure(
@@ -109,26 +93,6 @@ def loads_of(config: ServerConfig) -> list[Load]:
     """
     batches = [] if config.rates and config.batch == [1] else config.batch
     return [*(Load(batch=one) for one in sorted({*batches})), *(Load(rate=one) for one in sorted({*config.rates}))]
-
-
-def connect(config: ServerConfig) -> Servers:
-    """Clients of both servers, each of which answered who it is. Raises UserError if one is no such server."""
-    token = None
-    if config.token_env is not None and (token := os.environ.get(config.token_env)) is None:
-        raise UserError(f"token_env={config.token_env}: there is no such environment variable")
-
-    def client(url: str, key: str) -> Client:
-        made = Client(address(url), config.model or "", key=key, timeout=config.timeout, token=token)
-        made.streams = config.stream
-        made.penalties = {
-            name: value for name, value in config.sampling.set_keys().items() if name.endswith("_penalty")
-        }
-        return made
-
-    drafting = client(config.url, "url")
-    identity = drafting.identify()
-    plain = None if config.plain is None else client(config.plain, "plain")
-    return Servers(drafting, plain, identity, None if plain is None else plain.identify())
 
 
 def run_id_of(config: ServerConfig, servers: Servers, load: Load) -> str:

@@ -17,7 +17,7 @@ from specbench.errors import UserError
 from specbench.experiment.threads import usable_threads
 from specbench.interop.server.measure_server import Progress, measure
 from specbench.interop.serving.settings import config_of, draft_weights, recommended, weights_of
-from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.serving.settings.wanted import Recommended, Weights
 from specbench.interop.starting.startable import STARTABLE, settings_of
 from specbench.interop.starting.two_servers import Asked, Servers, started
 from specbench.recorded import to_json

@@ -21,7 +21,8 @@ from specbench.bench.gguf import convert
 from specbench.errors import MachineError, UserError, first_line
 from specbench.experiment.threads import processors
 from specbench.files import digest, json_digest, own_cache
-from specbench.interop.serving.settings.engines import ENGINES, NotExpressible, Recommended, Weights
+from specbench.interop.serving.settings.engines import ENGINES
+from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Weights
 from specbench.interop.starting import openvino_server
 from specbench.interop.starting.process import DIRECT, Process, Say
 

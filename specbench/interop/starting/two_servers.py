@@ -12,7 +12,7 @@ from pathlib import Path
 from specbench.analysis.findings.configs import DTYPE
 from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import MachineError, UserError
-from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.serving.settings.wanted import Recommended, Weights
 from specbench.interop.starting.process import Process, Say, free_port
 from specbench.interop.starting.startable import MODEL, STARTABLE, Startable, Work
 from specbench.loading.model_loader import locked_device, physical_gpu

@@ -11,10 +11,10 @@ from specbench.cli.other_engines import print_checked
 from specbench.config.model import ModelConfig
 from specbench.config.server import ServerConfig
 from specbench.config.verbs import ChooseConfig
-from specbench.interop.server.measure_server import Servers as Measured
 from specbench.interop.server.measure_server import run_id_of
+from specbench.interop.server.two_clients import Servers as Measured
 from specbench.interop.server.when_sent import Load
-from specbench.interop.serving.settings.engines import Weights
+from specbench.interop.serving.settings.wanted import Weights
 from specbench.interop.starting import measure_started as starting
 from specbench.interop.starting.process import _answers
 from specbench.interop.starting.startable import STARTABLE, Call, Startable, Work

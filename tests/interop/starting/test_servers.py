@@ -9,7 +9,7 @@ import pytest
 
 from specbench.config.paths import shipped
 from specbench.errors import MachineError, UserError
-from specbench.interop.serving.settings.engines import Recommended, Weights
+from specbench.interop.serving.settings.wanted import Recommended, Weights
 from specbench.interop.starting import two_servers as starting
 from specbench.interop.starting.startable import STARTABLE, Call, Startable, Work, as_flags, settings_of
 from specbench.interop.starting.two_servers import Asked, Servers, started

@@ -7,7 +7,8 @@ from typing import Any, NotRequired, TypedDict
 from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
 from specbench.errors import UserError
-from specbench.interop.serving.settings.engines import EAGLE, ENGINES, NotExpressible, Recommended, Span, Weights
+from specbench.interop.serving.settings.engines import EAGLE, ENGINES
+from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Span, Weights
 from specbench.recorded import to_json
 from specbench.records.run_record import Row
 
