@@ -74,7 +74,7 @@ def composed_once(short_probes: None) -> Iterator[None]:
     """The choices of a group are composed once for all the commands that list them."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(picked, "choices", cache(picked.choices))
-        patch.setattr("specbench.cli.choices.choices", picked.choices)
+        patch.setattr("specbench.cli.listing.choices", picked.choices)
         yield
 
 
