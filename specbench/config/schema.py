@@ -155,9 +155,7 @@ class SamplingConfig:
     )
     ignore_eos: bool = key(False, "end-of-sequence tokens do not end a completion")
     from_model: bool = key(False, "take what the target's generation_config.json sets and no option here does")
-    regex: str | None = key(
-        None, "a regular expression that the completion must match, unless max_new_tokens cuts it"
-    )
+    regex: str | None = key(None, "a regular expression that the completion must match, unless max_new_tokens cuts it")
 
     typed: ClassVar[frozenset[str]] = frozenset()  # of an instance: keys that were set by hand, also to their default
 
