@@ -107,4 +107,9 @@ def _takes(name: str) -> str:
     )
 
 
-TABLES: Mapping[str, Callable[[Path], str]] = {"readme": readme, "paper": of_paper}
+def errata(_: Path) -> str:
+    """The table of the paper's statements that need care, as experiments/paper.yaml lists them."""
+    return markdown_table(("in the paper",), [[one] for one in paper()["traps"]])
+
+
+TABLES: Mapping[str, Callable[[Path], str]] = {"readme": readme, "paper": of_paper, "errata": errata}

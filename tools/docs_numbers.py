@@ -8,7 +8,8 @@ A page names the source of a number in a comment, and this tool writes what foll
 
 A table:
 
-- `<!-- from: score -->`, `artifact readme`, `artifact paper`: the paper's numbers and README's claims;
+- `<!-- from: score -->`, `artifact readme`, `artifact paper`, `artifact errata`: the paper's numbers, README's
+  claims, what needs care in the paper;
 - `<!-- from: records column=value … | title, title, … -->`: records with these values (of a CPU, unless `device=` says
   otherwise), one row per record; the word `fastest` keeps the fastest of records that differ only in γ, `sorted` puts
   the fastest first;

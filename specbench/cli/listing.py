@@ -94,7 +94,7 @@ PAPERS = re.compile(r"t5|flan-t5|gpt")  # the families of the paper's models
 KINDS: dict[str, Callable[[Choice], bool]] = {
     "ships": lambda one: one.origin.startswith("ships"),
     "chat models": lambda one: one.default_task == "mt-bench",
-    "as in the paper": lambda one: PAPERS.match(one.name) is not None,
+    "T5 and GPT": lambda one: PAPERS.match(one.name) is not None,
     "random weights": lambda one: one.origin.startswith("random"),
     "others": lambda one: True,
 }

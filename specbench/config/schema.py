@@ -79,7 +79,7 @@ class TaskConfig:
         None, "decode the prompts in an order drawn with this seed; unset: as they come", at_least(0, ", or null")
     )
     max_source_tokens: int = key(512, "cut longer prompts to this many tokens", at_least(1))
-    train_limit: int = key(100_000, "the most rows of training text that n-gram drafts are fitted on", at_least(1))
+    train_limit: int = key(100_000, "maximum number of rows of training text for n-gram drafts", at_least(1))
     metric: str | None = key(None, "bleu | rouge | chrf | exact | number", one_of(METRICS))
     template: str | None = key(
         None,
@@ -155,9 +155,7 @@ class SamplingConfig:
     )
     ignore_eos: bool = key(False, "end-of-sequence tokens do not end a completion")
     from_model: bool = key(False, "take what the target's generation_config.json sets and no option here does")
-    regex: str | None = key(
-        None, "a regular expression that the completion must match; it is cut at max_new_tokens, like any"
-    )
+    regex: str | None = key(None, "a regular expression that the completion must match, unless max_new_tokens cuts it")
 
     typed: ClassVar[frozenset[str]] = frozenset()  # of an instance: keys that were set by hand, also to their default
 

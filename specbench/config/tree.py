@@ -48,7 +48,7 @@ class TreeConfig:
         None, "maximum number of tokens that the target reads in a pass; sequoia, dynamic: needed; sequoia: auto, with "
         "the depth up to tree.depth the fastest on this machine, from v(n) and c of a probe",
     )  # fmt: skip
-    depth: int | None = key(None, "sequoia, dynamic: the most levels", between(1, MAX_GAMMA))
+    depth: int | None = key(None, "sequoia, dynamic: maximum number of levels", between(1, MAX_GAMMA))
     children: str = key(
         "distinct", "widths, sequoia: draws from q without replacement (distinct) or with it (replaced), or its "
         "likeliest tokens (fixed), which they always are at T=0",

@@ -64,7 +64,7 @@ class ChooseConfig(RunConfig):
         0, "check the so many best candidates by real runs (--load: so many loads)", at_least(0), ("recommend", LOAD)
     )
     searches: int = key(
-        200, "draft.skip=[auto]: the most sets of sublayers that the search tries", at_least(1), ("alpha", "recommend")
+        200, "draft.skip=[auto]: maximum number of sets of sublayers to try", at_least(1), ("alpha", "recommend")
     )
     search_tokens: int = key(
         300, "draft.skip=[auto]: tokens of the target's completions for the search", at_least(1), ("alpha", "recommend")

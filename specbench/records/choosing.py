@@ -206,7 +206,7 @@ class LoadDocument(OfTarget):
     load_id: str
     requests: Annotated[int, "served at each load"]
     arrivals: Annotated[str, "'Poisson', or the file of recorded arrivals"]
-    server_rows: Annotated[int, "the most requests that decode at a time"]
+    server_rows: Annotated[int, "maximum number of requests that decode at a time"]
     promise: Annotated[dict[str, float], "ttft_s, tpot_s"]
     rows: list[LoadRow]
     costs: Annotated[list[TurnCostRow], "of each candidate and gamma, and of the target alone"]

@@ -208,7 +208,7 @@ def test_a_list_is_short_and_all_is_there_on_request(capfd: Capture) -> None:
     assert len(short) < 60 and short[0] == "targets"
     assert short[1].split() == ["ships", "gpt-mini,", "t5-mini"]
     kinds = [line[:17].strip() for line in short[1 : short.index("drafts")] if line[2] != " "]
-    assert kinds == ["ships", "chat models", "as in the paper", "random weights", "others"]
+    assert kinds == ["ships", "chat models", "T5 and GPT", "random weights", "others"]
     names = " ".join(short)
     assert all(name in names for group in ("target", "draft", "task") for name in choice_names(group) if name != "hub")
     assert main(["list", "target", "--all"]) == 0

@@ -68,6 +68,24 @@ def test_a_page_has_one_name() -> None:
         assert page == "index.md" or f"[{title}]({page})" in index
 
 
+NAMED_FILE = re.compile(r"`((?:specbench|tests|tools|experiments|conf|locks)/[\w./*-]*\w)`")
+
+
+def missing_files(text: str) -> list[str]:
+    """The files and folders of this repository that a page names without their being there; `*` is any name."""
+    return [name for name in NAMED_FILE.findall(text) if not any(ROOT.glob(name))]
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs").glob("*.md")), ids=lambda page: page.name)
+def test_a_file_that_a_page_names_exists(page: Path) -> None:
+    assert not missing_files(page.read_text(encoding="utf-8"))
+
+
+def test_a_file_that_is_not_there_is_seen() -> None:
+    text = "`specbench/methods/*/captured.py`, `specbench/theory/__init__.py`, `docs/none.md`"
+    assert missing_files(text) == ["specbench/methods/*/captured.py"]
+
+
 NAMED_PAGE = re.compile(r"(?<!/)\b(docs/[\w-]+\.md)(?:#([^\s`'\"),;:]+))?")
 NAMING = [*(ROOT / "specbench").rglob("*.py"), *(ROOT / "conf").rglob("*.yaml"), *(ROOT / "experiments").glob("*.yaml")]
 

@@ -15,7 +15,7 @@ class LookaheadConfig(DraftConfig):
     builder: ClassVar[str | None] = "specbench.methods.lookahead.draft:LookaheadBuilder"
     window: int = key(5, "W: positions ahead that the target guesses in each pass")
     ngram: int = key(4, "N: tokens of an n-gram; a proposal has at most N - 1 tokens")
-    guesses: int = key(5, "G: the most n-grams that a pass verifies")
+    guesses: int = key(5, "G: maximum number of n-grams that a pass verifies")
     inside_target: ClassVar[bool] = True
     falls_with_position: ClassVar[bool] = True
     own_tree: ClassVar[bool] = True
