@@ -4,8 +4,8 @@
 
 By GCC and by clang, for NEON, for NEON with dot products of bytes, for SVE of 128 and of 256 bits, and for SVE2; on two
 processes some two minutes. What is missing is named in one line, and what can be run is run. With `--install` missing
-packages are installed by apt-get, if it is there and permitted. `--require` also installs them. Exit code 1: a kernel is
-wrong, or, with `--require`, a program is missing even so.
+packages are installed by apt-get, if it is there and permitted. `--require` also installs them. Exit code 1: a kernel
+is wrong, or, with `--require`, a program is missing even so.
 """
 
 import argparse
