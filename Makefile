@@ -100,7 +100,8 @@ test-laws: $(READY)
 test-kernels: $(READY)
 	$(BIN)/python -m pytest -m 'not slow' tests/kernels tests/engine/native
 
-# The C kernels for 64-bit ARM, cross-compiled by GCC and clang and emulated; make test-arm ARGS=--install installs these tools.
+# The C kernels for 64-bit ARM, cross-compiled by GCC and clang and emulated; make test-arm ARGS=--install installs these tools, and
+# ARGS=--require fails where they are missing even so.
 test-arm: $(READY)
 	$(BIN)/python tools/kernels_on_arm.py $(ARGS)
 

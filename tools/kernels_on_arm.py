@@ -1,10 +1,11 @@
 """Build the checks of the C kernels for 64-bit ARM and run them under an emulator: `make test-arm`.
 
-    python tools/kernels_on_arm.py [--install] [--source kernels.c]
+    python tools/kernels_on_arm.py [--install | --require] [--source kernels.c]
 
 By GCC and by clang, for NEON, for NEON with dot products of bytes, for SVE of 128 and of 256 bits, and for SVE2; on two
 processes some two minutes. What is missing is named in one line, and what can be run is run. With `--install` missing
-packages are installed by apt-get, if it is there and permitted. Exit code 1: a kernel is wrong.
+packages are installed by apt-get, if it is there and permitted. `--require` also installs them. Exit code 1: a kernel
+is wrong, or, with `--require`, a program is missing even so.
 """
 
 import argparse
@@ -39,7 +40,7 @@ MACHINES = [
     ("SVE", 256),
     ("SVE2", 128),
 ]  # builds, and bits of a register of SVE
-INSTALL_S, COMPILE_S, RUN_S = 60, 200, 400
+INSTALL_S, COMPILE_S, RUN_S = 300, 600, 600
 
 
 class Case(NamedTuple):
@@ -59,14 +60,21 @@ class Case(NamedTuple):
             *COMPILERS[self.compiler], *PORTABLE, f"-march={BUILDS[self.build]}", "-Wno-psabi",
             f'-DKERNELS="{source}"', str(CHECKS[self.check]), "-static", "-o", str(program), "-lm", "-lpthread",
         ]  # fmt: skip
-        made = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S)
+        try:
+            made = subprocess.run(command, capture_output=True, text=True, timeout=COMPILE_S)
+        except subprocess.TimeoutExpired:
+            return [f"failed: {self}: not compiled within {COMPILE_S} s"]
         if made.returncode:
             return [f"failed: {self}: {(made.stderr.strip().splitlines() or ['no reason'])[0]}"]
         return [self._ran(program, bits) for build, bits in MACHINES if build == self.build]
 
     def _ran(self, program: Path, bits: int) -> str:
         processor = f"max,sve-default-vector-length={bits // 8}"
-        ran = subprocess.run([EMULATOR, "-cpu", processor, str(program)], capture_output=True, text=True, timeout=RUN_S)
+        command = [EMULATOR, "-cpu", processor, str(program)]
+        try:
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=RUN_S)
+        except subprocess.TimeoutExpired:
+            return f"failed: {self} of {bits} bits: not done within {RUN_S} s"
         said = (ran.stdout.strip().splitlines() or [f"exit code {ran.returncode}"])[0 if ran.returncode else -1]
         size = "" if self.build.startswith("NEON") else f" of {bits} bits"
         word = "passed" if ran.returncode == 0 and said.startswith("passed") else "failed"
@@ -79,13 +87,13 @@ def missing() -> list[str]:
 
 
 def install(names: list[str]) -> None:
-    """Install the packages of programs, if possible and permitted."""
+    """Install the packages of programs, of a fresh list of packages, if possible and permitted."""
     first = [] if os.geteuid() == 0 else ["sudo", "-n"]
     if shutil.which("apt-get") is None or (first and shutil.which("sudo") is None):
         return
     try:
-        command = [*first, "apt-get", "install", "-y", "--no-install-recommends", *(PACKAGES[name] for name in names)]
-        subprocess.run(command, capture_output=True, timeout=INSTALL_S)
+        for words in (["update"], ["install", "-y", "--no-install-recommends", *(PACKAGES[name] for name in names)]):
+            subprocess.run([*first, "apt-get", *words], capture_output=True, timeout=INSTALL_S)
     except subprocess.TimeoutExpired:
         return
 
@@ -105,12 +113,15 @@ def main() -> int:
     parser.add_argument(
         "--install", action="store_true", help="install what is missing by apt-get, where that is there"
     )
+    parser.add_argument("--require", action="store_true", help="install it, and fail where that is not possible")
     parser.add_argument("--source", type=Path, default=ROOT / "specbench/kernels/kernels.c", help="the kernels")
     given = parser.parse_args()
-    if given.install and (lacking := missing()):
+    if (given.install or given.require) and (lacking := missing()):
         install(lacking)
     if lacking := missing():
         print(f"not here: {', '.join(lacking)} (package {', '.join(PACKAGES[name] for name in lacking)})")
+        if given.require:
+            return 1
     chosen = list(cases(lacking))
     if not chosen:
         print("the kernels were not run for 64-bit ARM")

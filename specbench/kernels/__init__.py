@@ -31,7 +31,9 @@ SOURCE = Path(__file__).parent / "kernels.c"
 # Products and sums are fused only where the kernels say so: a single row is computed as it is among others.
 PORTABLE = ("-O3", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off")
 IS_APPLE = sys.platform == "darwin"
-FLAGS = (*PORTABLE, "-fPIC", "-shared", *(() if IS_APPLE else ("-fopenmp",)))
+OPENMP = "-fopenmp"  # without it the kernels have threads of their own
+NO_OPENMP = re.compile(rf"omp\.h|-l\w*omp|{OPENMP}")  # how compilers name what of it they lack: clang's is a package
+FLAGS = (*PORTABLE, "-fPIC", "-shared", *(() if IS_APPLE else (OPENMP,)))
 # Torch's OpenMP is loaded before the library, whose own references to it need no file.
 LINKED = ("-lm", *(() if IS_APPLE else ("-Wl,--unresolved-symbols=ignore-all",)))
 SUFFIX = ".dylib" if IS_APPLE else ".so"
@@ -148,13 +150,9 @@ def _compile(command: list[str], file: Path) -> None:
     handle, made = tempfile.mkstemp(suffix=SUFFIX, dir=file.parent)
     os.close(handle)
     try:
-        for tuned in TUNED:
-            done = subprocess.run(
-                [*command, tuned, str(SOURCE), "-o", made, *LINKED],
-                capture_output=True, text=True, timeout=PATIENCE_S,
-            )  # fmt: skip
-            if done.returncode == 0 or (tuned not in done.stderr and tuned.partition("=")[0] not in done.stderr):
-                break  # else this compiler does not know the option, or not its value
+        done = _tried(command, made)
+        if done.returncode != 0 and NO_OPENMP.search(done.stderr):
+            done = _tried([word for word in command if word != OPENMP], made)
         if done.returncode != 0:
             said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
             raise NotCompiled(f"{command[0]} cannot compile the native kernels: {said[0][:200]}")
@@ -164,6 +162,18 @@ def _compile(command: list[str], file: Path) -> None:
         raise NotCompiled(f"{command[0]} cannot compile the native kernels: {first_line(error)}") from error
     finally:
         Path(made).unlink(missing_ok=True)
+
+
+def _tried(command: list[str], made: str) -> "subprocess.CompletedProcess[str]":
+    """Run the compiler, tuned for this processor by the option that it has."""
+    for tuned in TUNED:
+        done = subprocess.run(
+            [*command, tuned, str(SOURCE), "-o", made, *LINKED],
+            capture_output=True, text=True, timeout=PATIENCE_S,
+        )  # fmt: skip
+        if done.returncode == 0 or (tuned not in done.stderr and tuned.partition("=")[0] not in done.stderr):
+            break  # else this compiler does not know the option, or not its value
+    return done
 
 
 def _beside(file: Path) -> Path:

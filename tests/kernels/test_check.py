@@ -125,6 +125,34 @@ def test_a_compiler_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) 
     assert library().packed_size(8, 8) > 0
 
 
+REFUSES = """#!/bin/sh
+case " $* " in *" {refused} "*) echo "{said}" >&2; exit 1;; esac
+for word; do shift; [ "$word" = -mcpu=native ] && touch "$0.tuned" || set -- "$@" "$word"; done
+exec {compiler} "$@"
+"""
+
+
+@pytest.mark.parametrize(
+    ("refused", "said"),
+    [
+        ("-march=native", "error: unsupported argument 'native' to option '-march='"),  # some clangs for Arm
+        ("-fopenmp", "vectors.h:11:10: fatal error: 'omp.h' file not found"),  # clang without the package of its OpenMP
+        ("-fopenmp", "/usr/bin/ld: cannot find -lomp: No such file or directory"),
+    ],
+    ids=["tuned by -mcpu", "no header of OpenMP", "no library of OpenMP"],
+)
+def test_an_option_that_a_compiler_lacks_costs_no_kernels(
+    refused: str, said: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    compiler = tmp_path / "compiler"
+    own = next(filter(None, map(shutil.which, kernels.COMPILERS)))
+    compiler.write_text(REFUSES.format(refused=refused, said=said, compiler=own))
+    compiler.chmod(0o755)
+    monkeypatch.setenv("CC", str(compiler))
+    assert library().packed_size(8, 8) > 0
+    assert (tmp_path / "compiler.tuned").exists() is (refused == "-march=native")
+
+
 def test_what_was_found_counts_for_this_library_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """The file beside it may be another's, or of a library that was replaced."""
     library()

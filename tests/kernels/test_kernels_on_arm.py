@@ -30,11 +30,20 @@ def test_without_its_tools_it_names_them_and_ends_well(given: tuple[str, ...], t
 
 
 def test_packages_that_cannot_be_installed_end_nothing(tmp_path: Path) -> None:
-    for name, code in (("apt-get", 100), ("sudo", 1)):
-        (tmp_path / name).write_text(f"#!/bin/sh\nexit {code}\n")
+    """A new machine has no list of packages, or an old one: it is fetched first."""
+    log = tmp_path / "log"
+    for name, script in (("apt-get", f'echo "$1" >> {log}; exit 100'), ("sudo", 'shift; exec "$@"')):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{script}\n")
         (tmp_path / name).chmod(0o755)
     done = ran("--install", path=str(tmp_path))
     assert done.returncode == 0 and done.stdout.startswith("not here: "), done.stderr
+    assert log.read_text().split() == ["update", "install"]
+
+
+def test_where_all_is_required_what_is_missing_is_a_failure(tmp_path: Path) -> None:
+    """Continuous integration would say that all kernels are right, and have run none."""
+    done = ran("--require", path=str(tmp_path))
+    assert (done.returncode, done.stderr) == (1, "") and done.stdout.startswith("not here: qemu-aarch64-static, ")
 
 
 @pytest.mark.full

@@ -196,6 +196,11 @@ def test_the_kernels_are_required_where_their_tests_would_be_skipped() -> None:
     assert ran.returncode != 0 and "NotCompiled: CC=no-such-compiler: there is no such program" in ran.stderr
 
 
+def test_the_emulator_is_required_where_it_is_all_that_a_job_runs() -> None:
+    commands = [step["run"] for step in TESTS["arm"]["steps"] if "run" in step]
+    assert commands == ["make test-arm ARGS=--require"]
+
+
 def test_expressions() -> None:
     contexts = {"github": {"ref": "refs/heads/main", "event": {}}}
     assert evaluate("github.ref == 'refs/heads/main' && 'all' || 'some'", contexts) == "all"
