@@ -7,14 +7,16 @@ from pathlib import Path
 
 import pytest
 import torch
+from accelerate import PartialState
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from specbench.errors import UserError
-from specbench.train.recipe import arguments, train
+from specbench.train.recipe import _begin, arguments, train
 from specbench.train.recipe_schema import DistillPlan, Recipe
 from specbench.train.resuming import fingerprint
 from specbench.train.trainers import SizedTrainer
+from tests.support.host_reads import HostReads
 from tests.support.small_recipes import losses
 
 
@@ -118,3 +120,35 @@ def test_a_network_may_be_compiled(gpt_recipe: Recipe) -> None:
     told = arguments(replace(gpt_recipe, compile=True), Path(gpt_recipe.output), False)
     assert told.torch_compile and told.optim == "adamw_torch_fused"
     assert fingerprint(replace(gpt_recipe, compile=True)) == fingerprint(gpt_recipe)
+
+
+def test_a_step_of_training_waits_for_no_number(gpt_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host reads of a GPU at each step holds it up: its batches are then made while the GPU waits."""
+    counts: list[int] = []
+    original = SizedTrainer.training_step
+
+    def counted(self, *args, **kwargs):
+        counts.append(reads.total)
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(SizedTrainer, "training_step", counted)
+    optim = replace(gpt_recipe.optim, max_steps=6)
+    with HostReads() as reads:
+        folder = train(replace(gpt_recipe, log_steps=6, save_steps=6, optim=optim))
+    assert len(counts) == 6 and counts[1] == counts[-1], reads.counts
+    (told,) = [entry for entry in json.loads((folder / "training-log.json").read_text()) if "loss" in entry]
+    assert told["tokens_per_second"] > 0
+
+
+@pytest.mark.parametrize(("compiles", "rows", "sizes"), [(True, 7, {7}), (True, 1000, None), (False, 7, {7, None})])
+def test_blocks_are_read_as_tensors(compiles: bool, rows: int, sizes: set | None, gpt_recipe: Recipe) -> None:
+    """And if the network is compiled, in batches of one size: another is compiled again."""
+    recipe = replace(gpt_recipe, compile=compiles, optim=replace(gpt_recipe.optim, batch_size=rows))
+    Path(recipe.output).mkdir()
+    begun = _begin(recipe, Path(recipe.output), PartialState(cpu=True))
+    read = begun.trainer.train_dataset[:]["input_ids"]
+    assert torch.is_tensor(read) and read.tolist() == begun.train_set["input_ids"][:]
+    rest = len(read) % rows
+    assert rest
+    found = {len(batch["labels"]) for batch in begun.trainer.get_train_dataloader()}
+    assert found == ({rest} if sizes is None else {size or rest for size in sizes})
