@@ -162,7 +162,7 @@ PARTS = {
     "train-6m-distilled": _trained("6m", "-distilled", more="distill.target={results}/gpt-97m"),
     **{f"train-{size}-{name}": _trained(size, f"-{name}", share) for name, share in SHORTER.items() for size in RATES},
     **{
-        f"gpt-t{temperature}": "run target=gpt-97m target.path={results}/gpt-97m draft=gpt-6m "
+        f"gpt-t{temperature}": "sweep target=gpt-97m target.path={results}/gpt-97m draft=gpt-6m "
         "draft.path={results}/gpt-6m task=lm1b {sentences} task.prompt_words=5 gamma=2,3,5,7 "
         f"sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
         for temperature in (0, 1)

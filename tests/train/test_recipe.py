@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -123,32 +124,34 @@ def test_a_network_may_be_compiled(gpt_recipe: Recipe) -> None:
 
 
 def test_a_step_of_training_waits_for_no_number(gpt_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the host reads of a GPU at each step holds it up: its batches are then made while the GPU waits."""
+    """What the host reads of a GPU at each step holds it up: its batches are then made while the GPU waits.
+
+    One read is transformers' own, which asks whether the mask is full; a compiled network does not ask.
+    """
     counts: list[int] = []
     original = SizedTrainer.training_step
 
     def counted(self, *args, **kwargs):
-        counts.append(reads.total)
+        counts.append(reads.total - reads.counts["to"])  # what is moved to this machine's device, a CPU
         return original(self, *args, **kwargs)
 
     monkeypatch.setattr(SizedTrainer, "training_step", counted)
     optim = replace(gpt_recipe.optim, max_steps=6)
     with HostReads() as reads:
         folder = train(replace(gpt_recipe, log_steps=6, save_steps=6, optim=optim))
-    assert len(counts) == 6 and counts[1] == counts[-1], reads.counts
+    assert len(counts) == 6 and all(after - before <= 1 for before, after in pairwise(counts[1:])), reads.counts
     (told,) = [entry for entry in json.loads((folder / "training-log.json").read_text()) if "loss" in entry]
     assert told["tokens_per_second"] > 0
 
 
-@pytest.mark.parametrize(("compiles", "rows", "sizes"), [(True, 7, {7}), (True, 1000, None), (False, 7, {7, None})])
-def test_blocks_are_read_as_tensors(compiles: bool, rows: int, sizes: set | None, gpt_recipe: Recipe) -> None:
+@pytest.mark.parametrize(("compiles", "size", "sizes"), [(True, 7, "full"), (True, 1000, "rest"), (False, 7, "both")])
+def test_blocks_are_read_as_tensors(compiles: bool, size: int, sizes: str, gpt_recipe: Recipe) -> None:
     """And if the network is compiled, in batches of one size: another is compiled again."""
-    recipe = replace(gpt_recipe, compile=compiles, optim=replace(gpt_recipe.optim, batch_size=rows))
+    recipe = replace(gpt_recipe, compile=compiles, optim=replace(gpt_recipe.optim, batch_size=size))
     Path(recipe.output).mkdir()
     begun = _begin(recipe, Path(recipe.output), PartialState(cpu=True))
     read = begun.trainer.train_dataset[:]["input_ids"]
     assert torch.is_tensor(read) and read.tolist() == begun.train_set["input_ids"][:]
-    rest = len(read) % rows
-    assert rest
+    rest = len(read) % size
     found = {len(batch["labels"]) for batch in begun.trainer.get_train_dataloader()}
-    assert found == ({rest} if sizes is None else {size or rest for size in sizes})
+    assert rest and found == {"full": {size}, "rest": {rest}, "both": {size, rest}}[sizes]
