@@ -91,6 +91,10 @@ OF_135M = ("hidden_size=576", "intermediate_size=1536", "num_hidden_layers=30", 
            "num_key_value_heads=3", "head_dim=64", "vocab_size=49152")  # fmt: skip
 OF_1500M = ("hidden_size=1536", "intermediate_size=8960", "num_hidden_layers=28", "num_attention_heads=12",
             "num_key_value_heads=2", "head_dim=128", "vocab_size=151936")  # fmt: skip
+# The paper's GPT-like pair: learning rates and minutes, and what is trained for a part of these.
+RATES = {"97m": 0.001, "6m": 0.003}
+MINUTES_OF = {"97m": 3, "6m": 1}
+SHORTER = {"half": 0.5, "quarter": 0.25}
 
 
 def _on_threads(count: int, parts: str, sizes: Sequence[str]) -> str:
@@ -100,6 +104,23 @@ def _on_threads(count: int, parts: str, sizes: Sequence[str]) -> str:
     return (
         f"bench target=random-llama-5m draft=random-llama-5m {target} {vocabulary} "
         f"limit=4 max_new_tokens=64 repeats=3 gammas=[5] parts={parts} threads={count} {{cpu}}"
+    )
+
+
+def _trained(size: str, name: str = "", share: float = 1, more: str = "") -> str:
+    """A training of a model of the paper's GPT-like pair; all have the tokenizer of the first target."""
+    tokenizer = "tokenizer.start_from={results}/gpt-97m" if size == "6m" or name else ""
+    return (
+        f"train recipe=gpt-{size} {tokenizer} {{text}} {{pair}} optim.lr={RATES[size]} "
+        f"optim.max_minutes={MINUTES_OF[size] * share} {{steps}} {more} output={{results}}/gpt-{size}{name}"
+    )
+
+
+def _alpha(drafts: str, name: str = "", more: str = "") -> str:
+    """The alpha of drafts for a target of that pair."""
+    return (
+        f"alpha target=gpt-97m target.path={{results}}/gpt-97m{name} draft={drafts} task=lm1b {{sentences}} {more} "
+        "tokens=10000 max_new_tokens=64 {here}"
     )
 
 
@@ -134,15 +155,23 @@ PARTS = {
     "output={results}/t5-mini",
     "train-draft": f"train recipe=t5-nano model.start_from=specbench/shipped/models/t5-nano {ROWS} {{train}} "
     "{outputs} output={results}/t5-nano",
-    # The paper's GPT-like pair, trained by the clock on the text that tools/gpu_tree.py --add has taken along.
-    "train-97m": "train recipe=gpt-97m {text} {pair} optim.lr=0.001 {minutes} output={results}/gpt-97m",
-    "train-6m": "train recipe=gpt-6m tokenizer.start_from={results}/gpt-97m {text} {pair} optim.lr=0.003 {minutes} "
-    "output={results}/gpt-6m",
+    # The paper's GPT-like pair, trained by the clock on the text that tools/gpu_tree.py --add has taken along, a draft
+    # that learns from its target, and pairs that have seen fewer tokens.
+    "train-97m": _trained("97m"),
+    "train-6m": _trained("6m"),
+    "train-6m-distilled": _trained("6m", "-distilled", more="distill.target={results}/gpt-97m"),
+    **{f"train-{size}-{name}": _trained(size, f"-{name}", share) for name, share in SHORTER.items() for size in RATES},
     **{
-        f"gpt-{name}": "run target=gpt-97m target.path={results}/gpt-97m draft=gpt-6m draft.path={results}/gpt-6m "
-        f"task=lm-mini gamma=5 sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
-        for name, temperature in (("t0", 0), ("t1", 1))
+        f"gpt-t{temperature}": "sweep target=gpt-97m target.path={results}/gpt-97m draft=gpt-6m "
+        "draft.path={results}/gpt-6m task=lm1b {sentences} task.prompt_words=5 gamma=2,3,5,7 "
+        f"sampling.temperature={temperature} max_new_tokens=64 limit=40 {{here}}"
+        for temperature in (0, 1)
     },
+    # Over 10,000 tokens, as the paper: unconditional text at T = 1 (after four words at T = 0), then after five words.
+    "alpha": _alpha("unigram,bigram,{results}/gpt-6m"),
+    "alpha-given": _alpha("unigram,bigram,{results}/gpt-6m", more="task.prompt_words=5"),
+    "alpha-distilled": _alpha("{results}/gpt-6m-distilled"),
+    **{f"alpha-{name}": _alpha(f"{{results}}/gpt-6m-{name}", f"-{name}") for name in SHORTER},
     # Steps, passes and prompts beside transformers'; for the large model only steps and passes.
     **{f"threads-{count}": _on_threads(count, "bdei", OF_135M) for count in THREADS},
     **{f"threads-{count}-large": _on_threads(count, "de", OF_1500M) for count in THREADS},
@@ -167,7 +196,8 @@ FULL = {
     "train": "optim.max_steps=300 data.passages.rows=4000",
     "outputs": "",
     "text": "data.path=[data/wiki-sentences.txt.xz] data.hub=null",
-    "minutes": "optim.max_minutes=4 optim.max_steps=100000 optim.warmup_steps=200 compile=true",
+    "sentences": "task.path=data/lm1b-test.txt.gz task.train_path=data/wiki-sentences.txt.xz",
+    "steps": "optim.max_steps=100000 optim.warmup_steps=200 compile=true",
     "pair": "optim.beta2=0.95 model.dropout=0 progress=false log_steps=200 save_steps=1000",
 }
 SMALL = {
@@ -210,7 +240,9 @@ SMALL = {
     ),
     "text": "data.path=[specbench/shipped/data/sum-mini-train.jsonl.gz] data.text=article data.hub=null "
     "data.max_rows=60 tokenizer.size=400",
-    "minutes": "optim.max_minutes=0.05 optim.max_steps=30 optim.batch_size=4 optim.warmup_steps=2 "
+    "sentences": "task.path=specbench/shipped/data/sum-mini-train.jsonl.gz task.reference_field=article "
+    "task.train_path=specbench/shipped/data/sum-mini-train.jsonl.gz",
+    "steps": "optim.max_minutes=0.05 optim.max_steps=30 optim.batch_size=4 optim.warmup_steps=2 "
     "model.d_model=32 model.d_ff=64 model.heads=2 model.decoder_layers=1 data.max_target=32 threads=1 bf16=false",
     "pair": "optim.beta2=0.95 model.dropout=0 progress=false log_steps=2 save_steps=1000",
     "train": "optim.max_steps=2 optim.batch_size=2 data.max_rows=40 data.passages.rows=10",

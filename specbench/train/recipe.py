@@ -213,6 +213,7 @@ def arguments(recipe: Recipe, output: Path, evaluated: bool) -> Seq2SeqTrainingA
         seed=recipe.seed,
         train_sampling_strategy="group_by_length" if recipe.task == "seq2seq" or recipe.data.completions else "random",
         logging_steps=recipe.log_steps,
+        logging_nan_inf_filter=False,  # it reads the loss of each step, so a GPU would wait for the host
         save_steps=recipe.save_steps,
         save_total_limit=2,
         eval_strategy="steps" if evaluated else "no",
@@ -245,14 +246,19 @@ def make_trainer(
     make: Callable[..., Trainer] = SizedTrainer
     if target is not None and not learns:
         make = partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight)
-    batching: Callable[..., Any] = default_data_collator  # blocks of one size
+    told = arguments(recipe, output, eval_set is not None)
+    batching: Callable[..., Any] = default_data_collator
     if pairs:
         batching = DataCollatorForSeq2Seq(tokenizer, model=model.target if learns else model)
     elif recipe.data.completions and target is not None:
         batching = partial(padded_batch, pad=special_ids(target)[0])
+    else:  # blocks of one size
+        train_set = train_set.with_format("torch")  # lists of Python's numbers take several times as long
+        # A smaller batch at the end of each pass over the blocks would be compiled again.
+        told.dataloader_drop_last = recipe.compile and len(train_set) >= told.train_batch_size * told.world_size
     return make(
         model=model,
-        args=arguments(recipe, output, eval_set is not None),
+        args=told,
         train_dataset=train_set,
         eval_dataset=eval_set,
         data_collator=batching,

@@ -100,7 +100,8 @@ class SizedTrainer(Seq2SeqTrainer):
     def __init__(self, *args: Any, lr_by_size: bool = False, clock: Clock | None = None, **kwargs: Any) -> None:
         """`clock`: one that ends the training also moves its schedule on."""
         super().__init__(*args, **kwargs)
-        self.clock, self.tokens, self.told_s = clock, 0, time.monotonic()
+        self.clock, self.told_s = clock, time.monotonic()
+        self.tokens: int | torch.Tensor = 0  # since the last line of losses
         # Now, while the model is as it was built: a resumed training loads trained weights before its optimiser.
         told = self.args
         self.groups = groups_by_size(self.model, told.learning_rate, told.weight_decay) if lr_by_size else None
@@ -121,13 +122,14 @@ class SizedTrainer(Seq2SeqTrainer):
         return schedule
 
     def training_step(self, model: nn.Module, inputs: dict[str, torch.Tensor], *args: Any, **kwargs: Any) -> Any:
-        self.tokens += int(inputs["attention_mask"].sum())
+        # Counted on the device: reading the number here would make each step wait for the step before it.
+        self.tokens = self.tokens + inputs["attention_mask"].sum()
         return super().training_step(model, inputs, *args, **kwargs)
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
         if "loss" in logs:
             now = time.monotonic()
-            logs = {**logs, "tokens_per_second": round(self.tokens / max(now - self.told_s, 1e-9))}
+            logs = {**logs, "tokens_per_second": round(int(self.tokens) / max(now - self.told_s, 1e-9))}
             self.tokens, self.told_s = 0, now
         super().log(logs, start_time)
 

@@ -24,8 +24,9 @@ ORDER = [
     "tests", "kernels", "kernels-late", "pair",
     "ende-t0", "ende-t1", "cnndm-t0", "cnndm-t1", "steps", "generate", "invariant", "llama",
     "llama-batch-1", "llama-batch-4", "llama-batch-16", "llama-context-512", "llama-context-2048", "llama-prompts",
-    "experts", "experts-run", "quantised", "train-target", "train-draft", "train-97m", "train-6m",
-    "gpt-t0", "gpt-t1",
+    "experts", "experts-run", "quantised", "train-target", "train-draft", "train-97m", "train-6m", "train-6m-distilled",
+    "train-97m-half", "train-6m-half", "train-97m-quarter", "train-6m-quarter", "gpt-t0", "gpt-t1",
+    "alpha", "alpha-given", "alpha-distilled", "alpha-half", "alpha-quarter",
     *(f"threads-{count}" for count in (1, 2, 4, 8, 16)),
     *(f"threads-{count}-large" for count in (1, 2, 4, 8, 16)), "tables",
 ]  # fmt: skip
@@ -217,6 +218,22 @@ def test_each_kernel_has_a_row_beside_the_operations_that_it_stands_for(script: 
     assert {row["kernel"] for row in rows} == new
     assert all(row["ours_us"] > 0 and row["theirs_us"] > 0 for row in rows)
     assert {row["reason"] for row in rows} == {"no CUDA device", None}
+
+
+@pytest.mark.full
+def test_the_small_twin_trains_a_pair_and_a_distilled_draft_and_measures_its_alpha(tmp_path: Path) -> None:
+    parts = ["train-97m", "train-6m-distilled", "alpha-distilled"]
+    command = [sys.executable, str(SCRIPT), "--small", "--results", str(tmp_path), *parts]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout[-3000:]
+    assert json.loads((tmp_path / "gpt-97m" / "config.json").read_text())["activation_function"] == "gelu"
+    history = json.loads((tmp_path / "gpt-6m-distilled" / "training-log.json").read_text())
+    assert all("tokens_per_second" in entry for entry in history if "loss" in entry)
+    assert any(0 <= entry.get("alpha", -1) <= 1 for entry in history)
+    (scored,) = [json.loads(file.read_text()) for file in (tmp_path / "alpha").glob("*.json")]
+    found = {(row["target"], row["draft"], row["temperature"]) for row in scored["rows"]}
+    assert found == {("gpt-97m", "gpt-6m-distilled", temperature) for temperature in (0, 1)}
+    assert {config["task"]["prompt_words"] for config in scored["configs"]} == {None}  # as the paper: nothing is given
 
 
 def test_a_part_is_run_once_and_a_failure_is_kept(

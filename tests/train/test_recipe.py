@@ -1,20 +1,26 @@
 """Toy versions of every kind of recipe: the folder they write, resuming, and distillation."""
 
 import json
+import os
 import re
+from collections.abc import Iterator
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from unittest.mock import patch
 
 import pytest
 import torch
+from accelerate import PartialState
 from safetensors.torch import load_file
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from specbench.errors import UserError
-from specbench.train.recipe import arguments, train
+from specbench.train.recipe import _begin, arguments, train
 from specbench.train.recipe_schema import DistillPlan, Recipe
 from specbench.train.resuming import fingerprint
 from specbench.train.trainers import SizedTrainer
+from tests.support.host_reads import HostReads
 from tests.support.small_recipes import losses
 
 
@@ -114,7 +120,50 @@ def test_a_draft_with_another_vocabulary_is_refused(t5_recipe: Recipe, nano_reci
         train(nano_recipe)
 
 
-def test_a_network_may_be_compiled(gpt_recipe: Recipe) -> None:
+@pytest.fixture
+def own_environment() -> Iterator[None]:
+    """Variables that a test sets end with it: transformers tells accelerate by one that networks are compiled."""
+    with patch.dict(os.environ):
+        yield
+
+
+def test_a_network_may_be_compiled(gpt_recipe: Recipe, own_environment: None) -> None:
     told = arguments(replace(gpt_recipe, compile=True), Path(gpt_recipe.output), False)
     assert told.torch_compile and told.optim == "adamw_torch_fused"
     assert fingerprint(replace(gpt_recipe, compile=True)) == fingerprint(gpt_recipe)
+
+
+def test_a_step_of_training_waits_for_no_number(gpt_recipe: Recipe, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the host reads of a GPU at each step holds it up: its batches are then made while the GPU waits.
+
+    One read is transformers' own, which asks whether the mask is full; a compiled network does not ask.
+    """
+    counts: list[int] = []
+    original = SizedTrainer.training_step
+
+    def counted(self, *args, **kwargs):
+        counts.append(reads.total - reads.counts["to"])  # what is moved to this machine's device, a CPU
+        return original(self, *args, **kwargs)
+
+    monkeypatch.setattr(SizedTrainer, "training_step", counted)
+    optim = replace(gpt_recipe.optim, max_steps=6)
+    with HostReads() as reads:
+        folder = train(replace(gpt_recipe, log_steps=6, save_steps=6, optim=optim))
+    assert len(counts) == 6 and all(after - before <= 1 for before, after in pairwise(counts[1:])), reads.counts
+    (told,) = [entry for entry in json.loads((folder / "training-log.json").read_text()) if "loss" in entry]
+    assert "tokens_per_second" in told
+
+
+@pytest.mark.parametrize(("compiles", "size", "sizes"), [(True, 7, "full"), (True, 1000, "rest"), (False, 7, "both")])
+def test_blocks_are_read_as_tensors(
+    compiles: bool, size: int, sizes: str, gpt_recipe: Recipe, own_environment: None
+) -> None:
+    """And if the network is compiled, in batches of one size: another is compiled again."""
+    recipe = replace(gpt_recipe, compile=compiles, optim=replace(gpt_recipe.optim, batch_size=size))
+    Path(recipe.output).mkdir()
+    begun = _begin(recipe, Path(recipe.output), PartialState(cpu=True))
+    read = begun.trainer.train_dataset[:]["input_ids"]
+    assert torch.is_tensor(read) and read.tolist() == begun.train_set["input_ids"][:]
+    rest = len(read) % size
+    found = {len(batch["labels"]) for batch in begun.trainer.get_train_dataloader()}
+    assert rest and found == {"full": {size}, "rest": {rest}, "both": {size, rest}}[sizes]
