@@ -29,7 +29,7 @@ from specbench.bench.parts import (
     over_vocabularies,
     take_apart,
 )
-from specbench.bench.peers import MATCH, PEERS, Peer, Work
+from specbench.bench.peers import MATCH, PEERS, UNKNOWN, Peer, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
@@ -149,7 +149,8 @@ def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], 
     def per_token(timings: list[Timing]) -> float:
         return 1000 * sum(t.seconds for t in timings) / sum(len(t.tokens) for t in timings)
 
-    note = f"same tokens in {same} of {len(ours)} completions"
+    told = not any(UNKNOWN in timing.tokens for timing in theirs)
+    note = f"same tokens in {same} of {len(ours)} completions" if told else "its tokens are not known"
     return BenchRow(
         part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note
     )

@@ -8,7 +8,7 @@ journal: an interrupted measurement goes on after them.
 import os
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -58,15 +58,22 @@ class Progress(Protocol):
         """So many prompts are done."""
 
 
+Alone = Callable[[str], AbstractContextManager[object]]
+
+
 @dataclass(frozen=True)
 class Servers:
-    """The two servers, and who they say they are; `device`: of both, if they were started here."""
+    """The two servers, and who they say they are.
+
+    device: of both, if they were started here. alone: lets one (drafting | plain) answer while the other is held.
+    """
 
     drafting: Client
     plain: Client | None
     identity: Identity
     plain_identity: Identity | None
     device: str | None = None
+    alone: Alone = nullcontext
 
     def named(self) -> str:
         """The engine, and after a '/' the engine of the server without a draft if it is another."""
@@ -75,13 +82,14 @@ class Servers:
 
 
 def measure(
-    config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None, device: str | None = None
-) -> list[Result]:
+    config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None, device: str | None = None,
+    alone: Alone = nullcontext,
+) -> list[Result]:  # fmt: skip
     """Measure each load that `config` asks for (batch, rates), and write the record of each once it is done.
 
     A record of the same config and the same engine is returned as it is, unless `force`. With `asked` the target is
     loaded for the verdicts, and records are written, only after all loads: `asked` lets the servers go before that.
-    `device` belongs to servers that were started here.
+    `device` and `alone` belong to servers that were started here.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.
@@ -89,7 +97,7 @@ def measure(
     """
     check_server(config)
     require_writable(config.results)
-    servers = replace(connect(config), device=device)
+    servers = replace(connect(config), device=device, alone=alone)
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
     with ExitStack() as held:
@@ -245,10 +253,11 @@ class _Asking:
         order = ["drafting", *(["plain"] if self.servers.plain is not None else [])]
         for which in order if number % 2 == 0 else order[::-1]:
             client: Client = getattr(self.servers, which)
-            before = self._counts(client) if which == "drafting" else None
-            found[which] = answers(client, requests, self.load, self.config.seed + number)
-            if which == "drafting":
-                self._count(client, found[which][0], before)
+            with self.servers.alone(which):
+                before = self._counts(client) if which == "drafting" else None
+                found[which] = answers(client, requests, self.load, self.config.seed + number)
+                if which == "drafting":
+                    self._count(client, found[which][0], before)
             for answer in found[which][0]:
                 self._require_right_count(client, answer)
         drafted, wall_s = found["drafting"]

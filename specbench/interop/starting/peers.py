@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import partial
 
-from specbench.bench.peers import MATCH, Peer, Work
+from specbench.bench.peers import MATCH, UNKNOWN, Peer, Work
 from specbench.bench.timing import Decoder
 from specbench.config.draft import DraftConfig
 from specbench.config.server import ServerConfig
@@ -20,9 +20,9 @@ from specbench.interop.starting.process import Say
 from specbench.interop.starting.startable import STARTABLE
 from specbench.interop.starting.two_servers import Servers, Serving
 from specbench.methods.lookup.config import LookupConfig
+from specbench.records.served import Answer
 from specbench.sampling import Sampling
 
-UNKNOWN = -1  # a token that a server did not tell
 SEED = 0  # of a greedy request, which draws nothing
 
 
@@ -50,37 +50,48 @@ def _started(name: str, config: BenchConfig, say: Say, work: Work) -> Peer:
     def with_draft(draft: DraftConfig, gamma: int) -> Decoder:
         beside.close()
         serving = beside.enter_context(servers(draft, gamma)).drafting()
-        return partial(_decode, _client(serving), work)
+        return partial(_decode, _Server(serving), work)
 
     with ExitStack() as running:
         plain = running.enter_context(servers(lookup := LookupConfig(match=MATCH), 1)).plain()
-        client, beside = _client(plain), running.enter_context(ExitStack())
+        server, beside = _Server(plain), running.enter_context(ExitStack())
         return Peer(
-            f"{plain.engine} through its server in {work.wanted}", partial(_decode, client, work), running.pop_all(),
-            partial(with_draft, lookup), partial(with_draft, config.draft), partial(_first_token, client),
+            f"{plain.engine} through its server in {work.wanted}", partial(_decode, server, work), running.pop_all(),
+            partial(with_draft, lookup), partial(with_draft, config.draft), partial(_first_token, server),
         )  # fmt: skip
 
 
-def _client(serving: Serving) -> Client:
-    client = Client(serving.url, serving.model)
-    client.streams = False
-    client.identify()
-    return client
+class _Server:
+    """A server that is held whenever it is not asked: one that waits by spinning would slow ours."""
+
+    def __init__(self, serving: Serving) -> None:
+        self._client, self._process = Client(serving.url, serving.model), serving.process
+        self._client.streams = False
+        self._client.identify()
+        self._process.hold()
+
+    def ask(self, prompt: Sequence[int], tokens: int) -> Answer:
+        """At most `tokens` tokens after `prompt`."""
+        self._process.go_on()
+        try:
+            return self._client.ask(Asked(ids=prompt), tokens, Sampling(), SEED)
+        finally:
+            self._process.hold()
 
 
-def _decode(client: Client, work: Work, index: int) -> tuple[float, list[int]]:
+def _decode(server: _Server, work: Work, index: int) -> tuple[float, list[int]]:
     """Seconds and tokens of one greedy completion; tokens of a server that tells only text are its text's.
 
     They are `UNKNOWN` if the text has another number of tokens than the server counts.
     """
-    answer = client.ask(Asked(ids=work.prompts[index].prefix), work.max_new_tokens, Sampling(), SEED)
+    answer = server.ask(work.prompts[index].prefix, work.max_new_tokens)
     tokens = answer.ids
     if tokens is None:
         tokens = tokenizer_in(work.folder).encode(answer.text, add_special_tokens=False)
     return answer.seconds, tokens if len(tokens) == answer.tokens else [UNKNOWN] * answer.tokens
 
 
-def _first_token(client: Client, prompt: Sequence[int]) -> tuple[float, list[int]]:
+def _first_token(server: _Server, prompt: Sequence[int]) -> tuple[float, list[int]]:
     """Seconds up to the first token after a prompt, and the token."""
-    answer = client.ask(Asked(ids=prompt), 1, Sampling(), SEED)
+    answer = server.ask(prompt, 1)
     return answer.seconds, answer.ids or [UNKNOWN]

@@ -11,15 +11,16 @@ import pytest
 import torch
 
 from specbench.bench.benchmark import PEER_LENGTHS, Bench, bench
-from specbench.bench.peers import Peer, Work
+from specbench.bench.peers import UNKNOWN, Peer, Work
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.server import STARTED
 from specbench.config.verbs import BenchConfig
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
+from specbench.interop.server.client import Client
 from specbench.interop.starting import peers
-from specbench.interop.starting.peers import UNKNOWN, served
+from specbench.interop.starting.peers import served
 from specbench.interop.starting.process import Process
 from specbench.interop.starting.startable import STARTABLE
 from specbench.interop.starting.two_servers import Asked, Serving
@@ -32,13 +33,28 @@ CONFIG = BenchConfig(target=TARGET, draft=ModelDraftConfig(name="gpt-nano", ship
 
 
 @dataclass
+class Held:
+    """A process that is held and goes on; `held` has the names of those that do not run."""
+
+    held: set[str]
+    name: str
+
+    def hold(self) -> None:
+        self.held.add(self.name)
+
+    def go_on(self) -> None:
+        self.held.discard(self.name)
+
+
+@dataclass
 class Toy:
-    """What was started, in order, and what runs."""
+    """What was started, in order, what runs, and what of that is held."""
 
     plain: Standin
     drafting: Standin
     asked: list[tuple[str, str, int]] = field(default_factory=list)
     running: list[str] = field(default_factory=list)
+    held: set[str] = field(default_factory=set)
 
     def servers(self, asked: Asked, say: object) -> "ToyServers":
         return ToyServers(self, asked)
@@ -67,7 +83,7 @@ class ToyServers:
     def _serving(self, standin: Standin, name: str) -> Serving:
         self.name = name
         self.toy.running.append(name)
-        return Serving(standin.url, "", "Toy 1.2", "toy", Path("log"), cast(Process, None))
+        return Serving(standin.url, "", "Toy 1.2", "toy", Path("log"), cast(Process, Held(self.toy.held, name)))
 
 
 @pytest.fixture
@@ -88,14 +104,19 @@ def work(**changed: Any) -> Work:
 
 def test_a_peer_decodes_and_drafts_in_its_servers(toy: Toy) -> None:
     """Beside the server without a draft one with a draft runs at a time, and none after the end."""
+    asked_while: list[set[str]] = []
     peer: Peer = served("vllm", CONFIG, print)(work())
     assert peer.what == "Toy 1.2 through its server in float32"
     assert peer.lookup is not None and peer.drafting is not None and peer.first is not None
     with peer.process:
+        toy.plain.before = lambda number: asked_while.append({*toy.held})
+        toy.drafting.before = toy.plain.before
         seconds, alone = peer.decode(0)
         assert seconds > 0 and len(alone) == 8 and toy.running == ["plain"]
+        assert asked_while == [set()] and toy.held == {"plain"}, "held, unless it is asked"
         for decode in (peer.lookup(2), peer.drafting(3), peer.drafting(4)):
-            assert decode(0)[1] == alone and len(toy.running) == 2
+            assert decode(0)[1] == alone and len(toy.running) == 2 and toy.held >= {*toy.running}
+        assert all("plain" in held for held in asked_while[1:])
         assert toy.asked == [("lookup", "float32", 2), ("model", "float32", 3), ("model", "float32", 4)]
         assert peer.first(PROMPTS[0].prefix)[1] == alone[:1]
         asked = toy.plain.asked[-1]
@@ -121,10 +142,10 @@ def test_targets_with_an_encoder_are_refused_before_a_server_runs(toy: Toy) -> N
 
 
 def test_what_was_started_ends_if_the_rest_fails(toy: Toy, monkeypatch: pytest.MonkeyPatch) -> None:
-    def refused(serving: Serving) -> None:
+    def refused(client: Client) -> None:
         raise UserError("no list of models")
 
-    monkeypatch.setattr(peers, "_client", refused)
+    monkeypatch.setattr(Client, "identify", refused)
     with pytest.raises(UserError, match="no list"):
         served("vllm", CONFIG, print)(work())
     assert toy.running == []
@@ -162,6 +183,8 @@ def test_rows_of_a_peer() -> None:
     ]
     assert all(row.part == "h" and row.note.startswith("Toy 1.2, ours in float32; ") for row in rows)
     assert {*read} == {*lengths} and all(row.unit == "ms" for row in rows[5:])
+    assert all("same tokens in" in row.note for row in rows[:5])
+    assert all(row.note.endswith("its tokens are not known") for row in rows[5:])
 
 
 def test_a_peer_that_is_not_installed_is_told_before_models_load(
