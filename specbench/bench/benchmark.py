@@ -2,8 +2,8 @@
 
 import resource
 import sys
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -28,7 +28,7 @@ from specbench.bench.parts import (
     over_vocabularies,
     take_apart,
 )
-from specbench.bench.peers import MATCH, PEERS, Work
+from specbench.bench.peers import MATCH, PEERS, UNKNOWN, Peer, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
@@ -57,6 +57,7 @@ class Bench:
     bandwidth: float | None = None  # GB/s; None: as a copy of the weights' size measures it
     launch_us: float = 1.5
     peers: tuple[str, ...] = ()  # other engines, by name
+    served: Mapping[str, Callable[[Work], Peer]] = field(default_factory=dict)  # those of them that run as servers
     folder: str | None = None  # of the target's weights, or its name on the hub
 
 
@@ -144,7 +145,8 @@ def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], 
     def per_token(timings: list[Timing]) -> float:
         return 1000 * sum(t.seconds for t in timings) / sum(len(t.tokens) for t in timings)
 
-    note = f"same tokens in {same} of {len(ours)} completions"
+    told = not any(UNKNOWN in timing.tokens for timing in theirs)
+    note = f"same tokens in {same} of {len(ours)} completions" if told else "its tokens are not known"
     return BenchRow(
         part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note
     )
@@ -155,17 +157,44 @@ def _against_generate(setup: Bench) -> list[BenchRow]:
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
-    """The target in our loop and another engine's, with encoder and prefill: without a draft and with prompt lookup."""
+    """The target in our loop and another engine's, with encoder and prefill: alone, with prompt lookup, with the draft.
+
+    And prompts up to their first token, if it tells them apart.
+    """
     assert setup.folder is not None
-    ends = setup.target.eos_ids
-    peer = PEERS[name](Work(setup.folder, setup.prompts, setup.max_new_tokens, ends, setup.dtype, setup.device))
+    make = setup.served.get(name) or PEERS[name]
+    work = Work(setup.folder, setup.prompts, setup.max_new_tokens, setup.target.eos_ids, setup.dtype, setup.device)
+    peer = make(work)
     with peer.process:
         rows = [_row("h", f"autoregressive against {name}", setup, (_ours(setup, None), peer.decode))]
-        for gamma, theirs in [] if peer.lookup is None else [(gamma, peer.lookup(gamma)) for gamma in setup.gammas]:
-            what = f"prompt lookup against {name}'s, γ={gamma}"
-            rows.append(_row("h", what, setup, (_ours(_looking_up(setup), gamma), theirs)))
+        ways = [(peer.lookup, "prompt lookup", _looking_up(setup))]
+        ways += [(peer.drafting, "speculative", setup)] if isinstance(setup.draft, ModelDraft) else []
+        for theirs, way, ours_with in ways:
+            for gamma in setup.gammas if theirs is not None else []:
+                assert theirs is not None
+                what = f"{way} against {name}'s, γ={gamma}"
+                rows.append(_row("h", what, setup, (_ours(ours_with, gamma), theirs(gamma))))
+        if peer.first is not None:
+            rows += _prompts_against(setup, name, peer.first)
     ours = str(setup.dtype).removeprefix("torch.")
     return [replace(row, note=f"{peer.what}, ours in {ours}; {row.note}") for row in rows]
+
+
+def _prompts_against(
+    setup: Bench, name: str, theirs: Callable[[Sequence[int]], tuple[float, list[int]]]
+) -> list[BenchRow]:
+    """Prompts up to their first token, in our engine and in another."""
+    rows = []
+    for length in [one for one in _lengths(setup) if one in PEER_LENGTHS]:
+        prompts = _of_length(setup, length)
+
+        def their_first(index: int, prompts: list[list[int]] = prompts) -> tuple[float, list[int]]:
+            return theirs(prompts[index])
+
+        decoders = partial(_timed_first_token, setup, prompts), their_first
+        row = _row("h", f"a prompt of {length} tokens against {name}", setup, decoders, OF_A_LENGTH)
+        rows.append(replace(row, unit="ms" if row.unit else ""))
+    return rows
 
 
 def _looking_up(setup: Bench) -> Bench:
@@ -299,6 +328,7 @@ def _growth(setup: Bench) -> list[BenchRow]:
 
 
 PROMPT_LENGTHS = (128, 512, 2048, 8192)  # tokens
+PEER_LENGTHS = (512, 2048)  # of these, for which a server of another engine has room
 OF_A_LENGTH = 2  # prompts
 
 
@@ -307,18 +337,31 @@ def _long_prompts(setup: Bench) -> list[BenchRow]:
     network = _network(setup.target)
     if network.config.is_encoder_decoder:
         return [BenchRow("i", "prompts up to the first token", unit="", note="not measured: the target has an encoder")]
-    longest = setup.target.longest or max(PROMPT_LENGTHS)
-    text = [token for prompt in setup.prompts for token in prompt.prefix]
+    if not _lengths(setup):
+        why = f"not measured: the target has {setup.target.longest} positions"
+        return [BenchRow("i", "prompts up to the first token", unit="", note=why)]
     rows = []
-    for length in [one for one in PROMPT_LENGTHS if one <= longest]:
-        several = text * (-(-(length + OF_A_LENGTH) // len(text)))
-        prompts = [several[first : first + length] for first in range(OF_A_LENGTH)]
+    for length in _lengths(setup):
+        prompts = _of_length(setup, length)
         memory = peak_growth(lambda tokens=prompts[0]: _first_token(setup.target, tokens))  # type: ignore[misc]
         row = _row("i", f"a prompt of {length} tokens", setup, _reading(setup, network, prompts), OF_A_LENGTH)
         note = row.note if memory is None else f"{row.note}; ours took {memory / 2**20:.0f} MiB beside the weights"
         more = {} if row.ours is None else {"prefill_per_s": 1000 * length / row.ours}
         rows.append(replace(row, unit="ms" if row.unit else "", note=note, more=more))
-    return rows + _over_contexts(setup, several, [one for one in PROMPT_LENGTHS if one + max(VERIFIED) <= longest])
+    return rows + _over_contexts(setup, prompts[0], _lengths(setup, max(VERIFIED)))
+
+
+def _lengths(setup: Bench, more: int = 0) -> list[int]:
+    """The lengths of `PROMPT_LENGTHS` for which the target has positions, and for so many tokens more."""
+    longest = setup.target.longest or max(PROMPT_LENGTHS)
+    return [one for one in PROMPT_LENGTHS if one + more <= longest]
+
+
+def _of_length(setup: Bench, length: int) -> list[list[int]]:
+    """Prompts of so many tokens, made of the texts of all."""
+    text = [token for prompt in setup.prompts for token in prompt.prefix]
+    several = text * (-(-(length + OF_A_LENGTH) // len(text)))
+    return [several[first : first + length] for first in range(OF_A_LENGTH)]
 
 
 VERIFIED = (1, 2, 4, 8)  # tokens of a pass
@@ -359,11 +402,6 @@ def _reading(setup: Bench, network: Any, prompts: list[list[int]]) -> tuple[Deco
     """Our reading of a prompt up to its first token, and theirs."""
     now = setup.target.now
 
-    def ours(index: int) -> tuple[float, list[int]]:
-        began = now()
-        token = _first_token(setup.target, prompts[index])
-        return now() - began, [token]
-
     def theirs(index: int) -> tuple[float, list[int]]:
         began = now()
         with torch.inference_mode():
@@ -371,7 +409,14 @@ def _reading(setup: Bench, network: Any, prompts: list[list[int]]) -> tuple[Deco
             token = int(network(input_ids=ids, use_cache=True, logits_to_keep=1).logits[0, -1].argmax())
         return now() - began, [token]
 
-    return ours, theirs
+    return partial(_timed_first_token, setup, prompts), theirs
+
+
+def _timed_first_token(setup: Bench, prompts: Sequence[list[int]], index: int) -> tuple[float, list[int]]:
+    """Our seconds up to the first token after a prompt, and the token."""
+    began = setup.target.now()
+    token = _first_token(setup.target, prompts[index])
+    return setup.target.now() - began, [token]
 
 
 def _first_token(target: Model, tokens: list[int]) -> int:

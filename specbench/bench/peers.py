@@ -9,6 +9,7 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -96,16 +97,24 @@ class PromptLookup:
 
 
 MULTIPLE = 256  # slots of a context
+UNKNOWN = -1  # a token that a server did not tell
 MATCH = 2  # tokens that a prompt lookup has to find again
 
 
 class Peer(NamedTuple):
-    """Another engine at work: what it is, how it decodes a prompt, and the process to end."""
+    """Another engine at work: what it is, how it decodes a prompt, and what to end.
+
+    lookup, drafting: its own prompt lookup, and its speculative decoding with our draft's weights, by the number of
+    drafted tokens; None: it has none here. One is asked for at a time, and ends the one before.
+    first: seconds and token of reading a prompt up to the first token.
+    """
 
     what: str
     decode: Decoder
-    process: ProcessPoolExecutor
-    lookup: Callable[[int], Decoder] | None = None  # its own prompt lookup, by the number of drafted tokens
+    process: AbstractContextManager[Any]
+    lookup: Callable[[int], Decoder] | None = None
+    drafting: Callable[[int], Decoder] | None = None
+    first: Callable[[Sequence[int]], tuple[float, list[int]]] | None = None
 
 
 class Work(NamedTuple):

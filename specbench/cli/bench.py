@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeVar
@@ -21,6 +21,7 @@ from specbench.config.verbs import (
     beam_run,
     check_beam,
     check_bench,
+    in_process,
     refused,
 )
 from specbench.errors import UserError
@@ -32,6 +33,7 @@ from specbench.records.timed_documents import BeamDocument, BenchDocument, Bench
 from specbench.tasks import check_own_rows
 
 if TYPE_CHECKING:
+    from specbench.bench.peers import Peer, Work
     from specbench.experiment.run_parts import Parts
 
 
@@ -97,12 +99,23 @@ def each_context(words: list[str]) -> list[list[str]]:
     return [[f"context={one}" if word == listed else word for word in words] for one in contexts]
 
 
+def _servers(config: BenchConfig) -> Mapping[str, Callable[[Work], Peer]]:
+    """How those peers are started that run as servers. Raises UserError if one is not installed."""
+    names = [name for name in config.peers if not in_process(name)]
+    if not names:
+        return {}
+    from specbench.interop.starting.peers import served
+
+    return {name: served(name, config, to_stderr) for name in names}
+
+
 def job(form: str, config: BenchConfig) -> None:
     """Time the parts of `config`, print the table, and write both files.
 
     Raises UserError if `engine=auto` fell back to eager, which says little about our engines.
     """
     check_bench(config)
+    served = _servers(config)
     folder, run, parts = prepared(config, "bench")
     if parts.fell_back is not None and "eager" in parts.engine:
         raise UserError(
@@ -133,6 +146,7 @@ def job(form: str, config: BenchConfig) -> None:
         bandwidth=config.bandwidth,
         launch_us=config.launch_us,
         peers=tuple(config.peers),
+        served=served,
         folder=weights_folder(config.target),
     )
     surroundings = environment()

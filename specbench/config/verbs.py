@@ -26,10 +26,12 @@ from specbench.config.keys import (
 )
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.schema import DEVICE, THREADS, RunConfig, SamplingConfig, TaskConfig
+from specbench.config.server import STARTED
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
-# Other engines that `bench` times: the extra that installs each, and its packages. `bench.peers` has their functions.
+# Other engines that `bench` times through a package: the extra that installs each, and its packages. `bench.peers` has
+# their functions. The engines of STARTED are timed through a server (`interop.starting.peers`).
 PEERS = {"ctranslate2": ("ctranslate2", ["ctranslate2"]), "llama.cpp": ("llama-cpp", ["llama_cpp", "gguf"])}
 VALIDATE, LOAD = "recommend --validate", "recommend --load"  # these modes have keys of their own
 GAMMAS = list_between(1, MAX_GAMMA)
@@ -203,7 +205,16 @@ class BenchConfig(RunConfig):
         Allowed(lambda rate: rate > 0, "above 0 (GB/s)"),
     )
     launch_us: float = key(1.5, "microseconds to launch a kernel, for the lower bound of a step", at_least(0, " (us)"))
-    peers: list[str] = fresh(list, "other engines on the same weights: ctranslate2, llama.cpp (also its prompt lookup)")
+    peers: list[str] = fresh(
+        list,
+        "other engines on the same weights: ctranslate2, llama.cpp, vllm, openvino (the last three also with prompt "
+        "lookup; through a server that is started here also with draft=, and reading long prompts)",
+    )
+
+
+def in_process(name: str) -> bool:
+    """Whether the peer `name` is timed through its package, which is installed; otherwise through its server."""
+    return name in PEERS and all(find_spec(package) is not None for package in PEERS[name][1])
 
 
 def check_bench(config: BenchConfig) -> None:
@@ -225,9 +236,9 @@ def check_bench(config: BenchConfig) -> None:
         "exact, as in the decoding it is compared with",
     )
     for name in config.peers:
-        require(name in PEERS, "peers", name, "of " + ", ".join(PEERS))
-        extra, packages = PEERS[name]
-        if any(find_spec(package) is None for package in packages):
+        require(name in {*PEERS, *STARTED}, "peers", name, "of " + ", ".join(dict.fromkeys([*PEERS, *STARTED])))
+        if name not in STARTED and not in_process(name):
+            extra, _ = PEERS[name]
             raise UserError(f"peers={name}: it is not installed; pip install 'specbench-toolkit[{extra}]'")
     if config.peers and (config.target.weights == "random" or weights_folder(config.target) is None):
         raise UserError(f"peers={config.peers[0]}: this target's weights are random; name a folder of weights")

@@ -105,8 +105,8 @@ def test_a_peer_that_is_not_installed_is_told(capfd: pytest.CaptureFixture[str])
 
 
 def test_a_peer_of_another_name_is_told(capfd: pytest.CaptureFixture[str]) -> None:
-    assert main(["bench", "peers=vllm"]) == 2
-    assert "peers=vllm: must be of ctranslate2, llama.cpp" in capfd.readouterr().err
+    assert main(["bench", "peers=tgi"]) == 2
+    assert "peers=tgi: must be of ctranslate2, llama.cpp, vllm, openvino" in capfd.readouterr().err
 
 
 def test_where_the_weights_of_a_target_are() -> None:

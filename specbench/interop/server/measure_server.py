@@ -7,7 +7,7 @@ journal: an interrupted measurement goes on after them.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any, Protocol, cast
@@ -24,7 +24,7 @@ from specbench.files import again, json_digest, require_writable
 from specbench.interop.server.asked import Prompts, prompts_of
 from specbench.interop.server.client import Client
 from specbench.interop.server.server_summary import counted, gamma_of, summary_of
-from specbench.interop.server.two_clients import Servers, connect
+from specbench.interop.server.two_clients import Alone, Servers, connect
 from specbench.interop.server.verdict import Completed, verdict_of
 from specbench.interop.server.when_sent import Load, Request, answers
 from specbench.records import store
@@ -59,13 +59,14 @@ class Progress(Protocol):
 
 
 def measure(
-    config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None, device: str | None = None
-) -> list[Result]:
+    config: ServerConfig, progress: Progress, asked: Callable[[], None] | None = None, device: str | None = None,
+    alone: Alone = nullcontext,
+) -> list[Result]:  # fmt: skip
     """Measure each load that `config` asks for (batch, rates), and write the record of each once it is done.
 
     A record of the same config and the same engine is returned as it is, unless `force`. With `asked` the target is
     loaded for the verdicts, and records are written, only after all loads: `asked` lets the servers go before that.
-    `device` belongs to servers that were started here.
+    `device` and `alone` belong to servers that were started here.
 
     Raises:
         UserError: the config does not hold, or an address is not a server of this API.
@@ -73,7 +74,7 @@ def measure(
     """
     check_server(config)
     require_writable(config.results)
-    servers = replace(connect(config), device=device)
+    servers = replace(connect(config), device=device, alone=alone)
     progress.say(f"{servers.named()}: {servers.identity.model}")
     prompts = prompts_of(config, progress.say)
     with ExitStack() as held:
@@ -209,10 +210,11 @@ class _Asking:
         order = ["drafting", *(["plain"] if self.servers.plain is not None else [])]
         for which in order if number % 2 == 0 else order[::-1]:
             client: Client = getattr(self.servers, which)
-            before = self._counts(client) if which == "drafting" else None
-            found[which] = answers(client, requests, self.load, self.config.seed + number)
-            if which == "drafting":
-                self._count(client, found[which][0], before)
+            with self.servers.alone(which):
+                before = self._counts(client) if which == "drafting" else None
+                found[which] = answers(client, requests, self.load, self.config.seed + number)
+                if which == "drafting":
+                    self._count(client, found[which][0], before)
             for answer in found[which][0]:
                 self._require_right_count(client, answer)
         drafted, wall_s = found["drafting"]

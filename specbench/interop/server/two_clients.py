@@ -1,22 +1,30 @@
 """The servers of a measurement, and who they say they are."""
 
 import os
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from specbench.config.server import ServerConfig, address
 from specbench.errors import UserError
 from specbench.interop.server.client import Client, Identity
 
+Alone = Callable[[str], AbstractContextManager[object]]
+
 
 @dataclass(frozen=True)
 class Servers:
-    """The two servers, and who they say they are; `device`: of both, if they were started here."""
+    """The two servers, and who they say they are.
+
+    device: of both, if they were started here. alone: lets one (drafting | plain) answer while the other is held.
+    """
 
     drafting: Client
     plain: Client | None
     identity: Identity
     plain_identity: Identity | None
     device: str | None = None
+    alone: Alone = nullcontext
 
     def named(self) -> str:
         """The engine, and after a '/' the engine of the server without a draft if it is another."""

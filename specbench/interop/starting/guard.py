@@ -27,6 +27,7 @@ def main(alive: int, command: list[str]) -> int:
         if select.select([alive], [], [], OFTEN)[0] and not os.read(alive, 1):
             break
     os.killpg(0, signal.SIGTERM)  # a command that ended by itself may have left others
+    os.killpg(0, signal.SIGCONT)  # held ones end only now
     ends = time.monotonic() + PATIENCE
     while time.monotonic() < ends and (running.poll() is None or _group_has_others()):
         time.sleep(OFTEN)
@@ -44,9 +45,14 @@ def _as_usual() -> None:
 
 def _group_has_others() -> bool:
     """Whether other processes are in our process group, by /proc; false without /proc."""
-    own, group = os.getpid(), os.getpgrp()
+    return any(one != os.getpid() for one in members(os.getpgrp()))
+
+
+def members(group: int) -> list[int]:
+    """The processes of a process group, by /proc; empty without /proc."""
+    found = []
     for name in os.listdir("/proc") if os.path.isdir("/proc") else ():
-        if not name.isdigit() or int(name) == own:
+        if not name.isdigit():
             continue
         try:
             with open(f"/proc/{name}/stat", encoding="ascii", errors="replace") as opened:
@@ -54,8 +60,8 @@ def _group_has_others() -> bool:
         except (OSError, ValueError):
             continue
         if int(its_group) == group and state != "Z":
-            return True
-    return False
+            found.append(int(name))
+    return found
 
 
 if __name__ == "__main__":

@@ -49,7 +49,7 @@ def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
         told = replace(told, engine=config.engine or drafting.engine, flags=config.flags or drafting.flags)
         if servers.side_by_side():
             told = replace(told, url=drafting.url, plain=servers.plain().url)
-            return measure(told, progress, servers.stop, servers.device)
+            return measure(told, progress, servers.stop, servers.device, servers.alone)
         progress.note(
             f"start={config.start}: memory holds one server at a time; each is measured alone, without a speedup"
         )

@@ -4,6 +4,7 @@ Between us and the command stands `guard`, which ends it with its children when 
 is one line: what ended, the last line that it wrote, and the file.
 """
 
+import contextlib
 import http.client
 import os
 import re
@@ -112,6 +113,23 @@ class Process:
         errors = [line for line in lines if ERROR.search(line) and not AFTER.search(line)] if ended else []
         line = (errors or lines or [""])[-1]
         return "".join(character if character.isprintable() else " " for character in line)[:SHOWN]
+
+    def hold(self) -> None:
+        """Stop the command and all that it started until `go_on`; without /proc they run on.
+
+        A server without requests may wait by spinning (vLLM does), which slows whatever else is timed.
+        """
+        self._tell(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        """Let the command run again."""
+        self._tell(signal.SIGCONT)
+
+    def _tell(self, sign: signal.Signals) -> None:
+        for one in guard.members(self._guard.pid):
+            if one != self._guard.pid:  # it must see our end
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(one, sign)
 
     def stop(self) -> None:
         """End the command, with all that it started, and wait until it is gone."""

@@ -94,12 +94,12 @@ class Startable:
             raise UserError(f"{self.variable}={named}: is no program; give the path of {self.title}'s")
         return named
 
-    def require(self) -> str:
-        """The program's path. Raises UserError if it is not installed."""
+    def require(self, key: str = "start") -> str:
+        """The program's path. Raises UserError, which names `key`, if it is not installed."""
         found = self.program()
         if found is None:
             raise UserError(
-                f"start={self.name}: {self.title} is not found; install it ({self.install}), or name its program in "
+                f"{key}={self.name}: {self.title} is not found; install it ({self.install}), or name its program in "
                 f"{self.variable}"
             )
         return found

@@ -92,6 +92,19 @@ class Servers:
         missing = [drafting for drafting in (False, True) if drafting not in self._running]
         return free is None or free - SPARE > sum(map(self._needs, missing))
 
+    @contextlib.contextmanager
+    def alone(self, which: str) -> Iterator[None]:
+        """The other server than `which` (drafting | plain) is held: some wait for requests by spinning."""
+        other = self._running.get(which != "drafting")
+        if other is None:
+            yield
+            return
+        other.process.hold()
+        try:
+            yield
+        finally:
+            other.process.go_on()
+
     def require_running(self) -> None:
         """Raises MachineError if a server that was started has ended by itself."""
         for serving in self._running.values():

@@ -46,9 +46,10 @@ def toy(monkeypatch: pytest.MonkeyPatch) -> list[ServerConfig]:
     monkeypatch.setitem(STARTABLE, "llama.cpp", engine)
     asked: list[ServerConfig] = []
 
-    def measure(config: ServerConfig, progress: object, done: Any, device: str) -> list[Any]:
+    def measure(config: ServerConfig, progress: object, done: Any, device: str, alone: Any = None) -> list[Any]:
         assert device and _answers(f"{config.url}/models")
         asked.append(config)
+        assert config.plain is None or alone is not None, "of two servers one is held"
         done()
         assert not _answers(f"{config.url}/models"), "before the target is loaded for the verdict"
         return [None]

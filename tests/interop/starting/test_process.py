@@ -7,11 +7,13 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from specbench.errors import MachineError
+from specbench.interop.starting.guard import members
 from specbench.interop.starting.process import Process, _answers, free_port
 
 # A server that answers 503 until a second has passed, with a child of its own; it prints the child's number.
@@ -181,3 +183,38 @@ def test_what_a_command_left_behind_ends_with_it(log: Path) -> None:
     assert gone(child)
     assert os.path.exists(log)
     process.stop()
+
+
+@pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="no /proc")
+def test_a_command_that_is_held_stands_still_and_ends_nevertheless(tmp_path: Path) -> None:
+    """With all that it started; its guard is not held, so that it sees our end."""
+    ticks = tmp_path / "ticks"
+    child = f"import time\nwhile True:\n    open({str(ticks)!r}, 'a').write('.'); time.sleep(.01)"
+    parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
+    process = Process("it", [sys.executable, "-c", parent], tmp_path / "log")
+    try:
+        _wait_until(lambda: ticks.exists() and ticks.stat().st_size > 0)
+        process.hold()
+        _wait_until(lambda: {*_states(process)} == {"T"})
+        before = ticks.stat().st_size
+        time.sleep(0.1)
+        assert ticks.stat().st_size == before
+        process.go_on()
+        _wait_until(lambda: ticks.stat().st_size > before)
+        process.hold()
+    finally:
+        process.stop()
+    assert members(process._guard.pid) == []
+
+
+def _states(process: Process) -> list[str]:
+    """The states of the processes of a command, without its guard's."""
+    texts = [Path(f"/proc/{one}/stat").read_text() for one in members(process._guard.pid) if one != process._guard.pid]
+    return [text.rpartition(")")[2].split()[0] for text in texts]
+
+
+def _wait_until(holds: Callable[[], bool]) -> None:
+    ends = time.monotonic() + 60
+    while not holds():
+        assert time.monotonic() < ends
+        time.sleep(0.01)

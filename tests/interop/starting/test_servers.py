@@ -11,6 +11,7 @@ from specbench.config.paths import shipped
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.settings.wanted import Recommended, Weights
 from specbench.interop.starting import two_servers as starting
+from specbench.interop.starting.process import Process
 from specbench.interop.starting.startable import STARTABLE, Call, Startable, Work, as_flags, settings_of
 from specbench.interop.starting.two_servers import Asked, Servers, started
 from tests.support.version_server import SERVER
@@ -222,3 +223,19 @@ def test_a_conversion_that_breaks_off_leaves_nothing(monkeypatch: pytest.MonkeyP
     tool.write_text(half)
     made = Path(startable.ir_of(TARGET, "fp32", sys.executable, print))
     assert [one.name for one in made.parent.iterdir()] == [made.name] and (made / "openvino_tokenizer.xml").exists()
+
+
+def test_one_answers_while_the_other_is_held(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[tuple[str, str]] = []
+    for verb in ("hold", "go_on"):
+        monkeypatch.setattr(Process, verb, lambda self, verb=verb: said.append((verb, self.name)))
+    with started(asked, lambda line: None) as both:
+        both.drafting()
+        with both.alone("drafting"):
+            assert said == [], "it is the only one"
+        both.plain()
+        for which, other in (("drafting", "without a draft"), ("plain", "with its draft")):
+            said.clear()
+            with both.alone(which):
+                assert said == [("hold", f"toy {other}")]
+            assert said[1:] == [("go_on", f"toy {other}")]
