@@ -125,11 +125,12 @@ def test_a_record_tells_the_time_of_the_next_run(tmp_path: Path, capfd: Capture)
 
 
 def test_the_context_of_prompts_takes_time_and_records_of_another_tell_none(
-    capfd: Capture, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`context=4k` was told the time of the short prompts."""
     from specbench.choose import needs
 
+    monkeypatch.chdir(tmp_path)  # without records
     monkeypatch.setattr(needs, "bytes_a_second", lambda device: 1e9)
 
     def told(*more: str) -> dict[str, Any]:
