@@ -125,10 +125,14 @@ def is_not_cached(error: BaseException, repository: str, revision: str | None, f
     return absent or not isinstance(try_to_load_from_cache(repository, file, revision=revision), str)
 
 
-def not_cached(key: str, repository: str, kind: Kind = "model") -> MachineError:
+class NotCached(MachineError):
+    """A model, or rows, that can be read neither from cache nor hub."""
+
+
+def not_cached(key: str, repository: str, kind: Kind = "model") -> NotCached:
     """That a model, or rows, can be read neither from cache nor hub, and what can be used without either."""
     own = f"target=t5-mini draft=t5-nano, drafts lookup | early-exit, or {key}=./FOLDER"
-    return MachineError(
+    return NotCached(
         f"{key}: {repository} is not in the local cache and the model hub cannot be reached; offline choices: "
         + (OFFLINE_TASKS if kind == "dataset" else own)
     )

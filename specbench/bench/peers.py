@@ -19,6 +19,7 @@ import torch
 
 from specbench.bench.gguf import convert
 from specbench.bench.timing import Decoder
+from specbench.config.model import GGUF
 from specbench.engine.session import Prompt
 from specbench.engine.weights.pretrained import tokenizer_in
 from specbench.errors import UserError, first_line
@@ -120,7 +121,7 @@ class Peer(NamedTuple):
 class Work(NamedTuple):
     """The work of a peer, decoded greedily."""
 
-    folder: str  # of the weights, or their name on the hub
+    folder: str  # of the weights, or a GGUF file, or their name on the hub
     prompts: Sequence[Prompt]
     max_new_tokens: int
     ends: frozenset[int]
@@ -170,14 +171,17 @@ def llama_cpp(work: Work) -> Peer:
         raise UserError("peers=llama.cpp: only for decoder-only targets, on device=cpu")
     longest = max(len(prompt.prefix) for prompt in work.prompts) + work.max_new_tokens
     with tempfile.TemporaryDirectory() as made:
-        file = str(Path(made, "model.gguf"))
+        holds = work.folder.endswith(GGUF)  # both engines then read one file
+        file = work.folder if holds else str(Path(made, "model.gguf"))
         try:
-            with _process() as converting:
-                converting.submit(convert, work.folder, file, work.wanted).result()
+            if not holds:
+                with _process() as converting:
+                    converting.submit(convert, work.folder, file, work.wanted).result()
             process = _process()
             what = process.submit(_load_llama, file, longest, torch.get_num_threads()).result()
         except Exception as error:  # whatever its package raises
-            raise UserError(f"peers=llama.cpp: it cannot convert {work.folder}: {first_line(error)}") from error
+            verb = "load" if holds else "convert"
+            raise UserError(f"peers=llama.cpp: it cannot {verb} {work.folder}: {first_line(error)}") from error
 
     def decode(index: int) -> tuple[float, list[int]]:
         prompt = work.prompts[index].prefix
@@ -190,7 +194,7 @@ def llama_cpp(work: Work) -> Peer:
 
         return drafting
 
-    return Peer(f"{what} in {work.wanted}", decode, process, lookup)
+    return Peer(f"{what} on {Path(file).name}" if holds else f"{what} in {work.wanted}", decode, process, lookup)
 
 
 PEERS = {"ctranslate2": ctranslate2, "llama.cpp": llama_cpp}

@@ -100,9 +100,11 @@ def of_run(config: RunConfig) -> Needs:
         known_from = f"from the record {like['run_id']}"
     elif tokens is not None:
         step, known_from = step_seconds(config, [])
-        seconds = None if step is None else config.runs * tokens * step
+        reading = 2 * prompts * READ_AT_ONCE * _tokens_of_prompt(config) if prompts else 0.0
+        seconds = None if step is None else config.runs * (tokens + reading) * step
     every = "all prompts of the task" if prompts is None else with_noun(prompts, "prompt")
-    work = f"{every} with and without the draft" + ("" if tokens is None else f", up to {tokens:,} tokens")
+    every += "" if config.context_tokens is None else f" of up to {config.context_tokens:,} tokens"
+    work = f"{every} with and without the draft" + ("" if tokens is None else f", up to {tokens:,} new tokens")
     return Needs(_models([config]), work, tokens, weights_of(config), seconds, known_from)
 
 
@@ -263,9 +265,12 @@ def weights_of(config: RunConfig) -> int | None:
 
 
 def most_similar(config: RunConfig, machine: str, named: Row, rows: Sequence[Row]) -> Row | None:
-    """The record of the same target, task, dtype and hardware that shares most keys with the job, then the newest."""
+    """The record of the same target, task, context, dtype and hardware with most keys of the job, then the newest."""
     task = task_label(config.task.name, config.task.path)
-    same = {"target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine}
+    same = {
+        "target": name_of(config.target), "task": task, "dtype": config.dtype, "hardware": machine,
+        "context": config.context_tokens,
+    }  # fmt: skip
     similar = [row for row in rows if all(row.get(key) == value for key, value in same.items())]
     return max(
         similar,
@@ -280,9 +285,10 @@ def _column(row: Row, key: str) -> object:
 
 
 def seconds_a_prompt(row: Row) -> float:
-    """Seconds of decoding a prompt with the target alone and with the draft, from a record."""
+    """Seconds of reading and continuing a prompt with the target alone and with the draft, from a record."""
+    reading = 2 * (row.get("target_start_s") or 0) + (row.get("draft_start_s") or 0)
     target = row["tokens"] / row["prompts"] * row["target_step_s"] / (row.get("occupancy_baseline") or 1)
-    return float(target * (1 + 1 / (row.get("speedup_measured") or 1)))
+    return float(reading + target * (1 + 1 / (row.get("speedup_measured") or 1)))
 
 
 def step_seconds(config: RunConfig, rows: Sequence[Row]) -> tuple[float | None, str]:
@@ -335,7 +341,7 @@ def _compared_seconds(config: ChooseConfig) -> float:
         return ENTRY_S * USUAL_VOCABULARY
 
 
-def _tokens_of_prompt(config: ChooseConfig) -> float:
+def _tokens_of_prompt(config: RunConfig) -> float:
     """The approximate number of tokens of each prompt, from the length of a few."""
     if config.context_tokens is not None:
         return config.context_tokens

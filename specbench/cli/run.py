@@ -84,11 +84,12 @@ def _needs(form: str, config: RunConfig) -> None:
     from specbench.choose.needs import of_run
     from specbench.cli.dry_run import show
     from specbench.experiment.run_parts import require_fitting, resolve
+    from specbench.hub import NotCached
 
     check(config)
     check_own_rows(config.task, config.limit, later_turns=config.batch == 1)
     config = resolve(config)
-    with contextlib.suppress(MachineError):  # a model that is to be fetched yet
+    with contextlib.suppress(NotCached):  # a model that is to be fetched yet
         require_fitting(config)
     show(form, of_run(config))
 

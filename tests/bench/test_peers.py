@@ -6,6 +6,7 @@ import sys
 from concurrent.futures import ProcessPoolExecutor
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -13,6 +14,7 @@ import torch
 from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
+from specbench.bench import peers
 from specbench.bench.benchmark import Bench, bench
 from specbench.bench.gguf import neighbouring
 from specbench.bench.peers import MATCH, PEERS, Peer, PromptLookup, Work, ctranslate2, llama_cpp
@@ -157,6 +159,19 @@ def test_llama_cpp_reads_decoders_on_a_processor() -> None:
     for refused in (work(), work(prompts=[Prompt((), (1, 2))], device=torch.device("cuda"))):
         with pytest.raises(UserError, match="peers=llama.cpp: only for decoder-only targets, on device=cpu"):
             llama_cpp(refused)
+
+
+def test_llama_cpp_reads_the_targets_own_gguf_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As it is: it was handed to the converter of folders, which found no config."""
+    asked: list[tuple[str, Any]] = []
+
+    def submit(work: Any, *given: Any) -> Any:
+        asked.append((work.__name__, given[0]))
+        return SimpleNamespace(result=lambda: "llama.cpp 0")
+
+    monkeypatch.setattr(peers, "_process", lambda: SimpleNamespace(submit=submit))
+    peer = llama_cpp(work(folder="./models/x-Q4_0.gguf", prompts=[Prompt((), (1, 2))]))
+    assert asked == [("_load_llama", "./models/x-Q4_0.gguf")] and peer.what == "llama.cpp 0 on x-Q4_0.gguf"
 
 
 class Package:

@@ -2,15 +2,17 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from specbench.cli import main
+from specbench.errors import MachineError
 
 Capture = pytest.CaptureFixture[str]
 MINI = ["target=gpt-mini", "draft=gpt-nano", "dtype=float32", "device=cpu", "limit=4", "max_new_tokens=16"]
 CALLS = {
-    "run": (["run", *MINI], 2 * 4 * 16, "4 prompts with and without the draft, up to 128 tokens"),
+    "run": (["run", *MINI], 2 * 4 * 16, "4 prompts with and without the draft, up to 128 new tokens"),
     "alpha": (["alpha", *MINI, "tokens=64"], 2 * 64, "2 samples of 64 tokens, along which 1 draft is scored"),
     "recommend": (["recommend", *MINI, "tokens=64", "gammas=[1,3]"], 64, "64 tokens"),
     "train": (
@@ -81,6 +83,22 @@ def test_what_a_run_refuses_of_its_models_its_dry_run_refuses(capfd: Capture) ->
     assert "draft=t5-nano: is encoder-decoder and target=gpt-mini is decoder-only" in found.err and not found.out
 
 
+def test_a_failure_of_the_machine_ends_a_dry_run_but_a_model_to_be_fetched_does_not(
+    capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise MachineError("target: its tokenizer does not fit in memory")
+
+    monkeypatch.setattr("specbench.hub.hub_is_reachable", lambda: False)
+    monkeypatch.setattr("specbench.engine.weights.load.hub_is_reachable", lambda: False)
+    words = ["run", f"target=owner/absent@{'a' * 40}", *MINI[1:], "task=lm-mini", "--dry-run"]
+    assert main(words) == 0, capfd.readouterr().err
+    assert "absent (size not known)" in capfd.readouterr().out
+    monkeypatch.setattr("specbench.experiment.run_parts.load_tokenizer", fails)
+    assert main(words) == 1
+    assert "target: its tokenizer does not fit in memory" in capfd.readouterr().err
+
+
 def test_dry_run_of_other_modes_is_refused(capfd: Capture) -> None:
     assert main(["recommend", "--load", "--dry-run"]) == 2
     assert "--dry-run: is not known for --load" in capfd.readouterr().err
@@ -104,6 +122,34 @@ def test_a_record_tells_the_time_of_the_next_run(tmp_path: Path, capfd: Capture)
         assert "time: about 4 min 16 s (from the record before)" in capfd.readouterr().out
         assert main([*CALLS["alpha"][0], "--dry-run"]) == 0
         assert "with the step time of the record before" in capfd.readouterr().out
+
+
+def test_the_context_of_prompts_takes_time_and_records_of_another_tell_none(
+    tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`context=4k` was told the time of the short prompts."""
+    from specbench.choose import needs
+
+    monkeypatch.chdir(tmp_path)  # without records
+    monkeypatch.setattr(needs, "bytes_a_second", lambda device: 1e9)
+
+    def told(*more: str) -> dict[str, Any]:
+        assert main([*CALLS["run"][0], *more, "--dry-run", "--format", "json"]) == 0
+        found: dict[str, Any] = json.loads(capfd.readouterr().out)
+        return found
+
+    short, long = told(), told("context=4k")
+    assert "4 prompts of up to 4,096 tokens with and without the draft, up to 128 new tokens" in long["work"]
+    assert short["tokens"] == long["tokens"] and long["seconds"] > 10 * short["seconds"]
+    row = {
+        "target": "gpt-mini", "task": "lm-mini", "dtype": "float32", "hardware": "here", "tokens": 640, "prompts": 10,
+        "target_step_s": 0.5, "created": "2026-01-01", "run_id": "before",
+    }  # fmt: skip
+    monkeypatch.setattr(needs, "machine_of", lambda config: "here")
+    monkeypatch.setattr(needs, "_records", lambda results: [row])
+    assert told()["seconds"] == 256 and told("context=4k")["known_from"] != "from the record before"
+    row |= {"context": 4096, "target_start_s": 2.0, "draft_start_s": 1.0}
+    assert told("context=4k")["seconds"] == 256 + 4 * 5 and told()["known_from"] != "from the record before"
 
 
 def test_a_run_of_an_experiment_says_how_many_it_leaves_out(capfd: Capture) -> None:

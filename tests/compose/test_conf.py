@@ -121,6 +121,7 @@ WRONG = {
     "device=tpu": "device=tpu: must be cpu | auto",
     "device=cuda:9": "device=cuda:9: this machine has ... CUDA devices; use device=cpu",
     "sampling.temperature=-1": "sampling.temperature=-1.0: must be 0 (argmax), or from 1e-06 to 100",
+    "sampling.temperature=1e-40": "sampling.temperature=1e-40: must be 0 (argmax), or from 1e-06 to 100",
     "sampling.top_k=0": "sampling.top_k=0: must be at least 1",
     "sampling.top_p=1.5": "sampling.top_p=1.5: must be above 0 and at most 1",
     "max_new_tokens=0": "max_new_tokens=0: must be at least 1",
