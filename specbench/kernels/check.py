@@ -49,8 +49,11 @@ def _floats(values: Sequence[float]) -> "ctypes.Array[ctypes.c_float]":
     return (ctypes.c_float * len(values))(*values)
 
 
+EIGHTHS = [eighth / 8 for eighth in range(-16, 17)]
+
+
 def _eighths(random: Random, count: int) -> list[float]:
-    return [random.randint(-16, 16) / 8 for _ in range(count)]
+    return random.choices(EIGHTHS, k=count)
 
 
 def _as_bf16(values: Sequence[float]) -> "ctypes.Array[ctypes.c_uint16]":
@@ -111,11 +114,11 @@ def _maps(kernels: ctypes.PyDLL, random: Random) -> None:
 def _levels(kernels: ctypes.PyDLL, random: Random) -> None:
     """Linear maps of weights in 8 and 4 bits: of inputs that bf16 has, exactly, and of inputs in fp32."""
     groups = -(-INNER // GROUP)
-    short_x = [random.randint(-255, 255) / 128 for _ in range(ROWS * INNER)]
+    short_x = [one / 128 for one in random.choices(range(-255, 256), k=ROWS * INNER)]
     wide_x = [random.uniform(-2, 2) for _ in range(ROWS * INNER)]
     for bits in (8, 4):
         lowest = -(2 ** (bits - 1))
-        levels = [random.randint(lowest, -lowest - 1) for _ in range(WIDTH * INNER)]
+        levels = random.choices(range(lowest, -lowest), k=WIDTH * INNER)
         scales = [2.0 ** random.randint(-6, -4) for _ in range(WIDTH * groups)]
         weight = [level * scales[at // INNER * groups + at % INNER // GROUP] for at, level in enumerate(levels)]
         exact, near = _products(short_x, weight), _products(wide_x, weight)
