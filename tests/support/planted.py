@@ -22,7 +22,8 @@ from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.findings import findings, findings_of
 from specbench.analysis.findings.checkpoint import read_checkpoint
 from specbench.analysis.findings.configs import differences
-from specbench.analysis.findings.finding import Finding, Observed, Text
+from specbench.analysis.findings.finding import Finding, Observed, Text, mean
+from specbench.analysis.findings.observed import reads_states
 from specbench.api import overrides
 from specbench.compose.hydra_app import composed_config
 from specbench.config.model import ModelConfig
@@ -47,15 +48,23 @@ WRITTEN: dict[tuple[str, float], list[Trace]] = {}  # completions by target and 
 
 def parts_of(
     target: str, draft: str, temperature: float, prompts: int = PROMPTS, tokens: int = TOKENS, rows: str | None = None,
-    engine: str = "eager",
+    engine: str = "eager", task: str | None = None,
 ) -> Parts:  # fmt: skip
-    """The parts of a sound pair. A target that is a folder is its own draft.
+    """The parts of a sound pair. A target, and a draft, may be a folder; a draft's keys follow its name.
 
-    `rows`: another file that ships, for its prompts.
+    `rows`: another file that ships, for its prompts. `task`: another task than the target's.
     """
-    named: dict[str, object] = {"target": target, "draft": draft}
+    name, *keys = [draft] if Path(draft).is_dir() else draft.split()
+    values = {
+        key: value[1:-1].split(",") if value[:1] == "[" else value for key, value in (one.split("=") for one in keys)
+    }
+    named: dict[str, object] = {"target": target, "draft": name, **values}
     if Path(target).is_dir():
-        named = {"target": "gpt-mini", "target.path": target, "draft": "gpt-nano", "draft.path": draft}
+        named |= {"target": "gpt-mini", "target.path": target}
+    if Path(draft).is_dir():
+        named |= {"draft": "gpt-nano", "draft.path": draft}
+    if task is not None:
+        named["task"] = task
     if rows is not None:
         named["task.shipped"] = rows
     words = overrides({
@@ -77,9 +86,10 @@ def pair(target: str, draft: str, temperature: float) -> Kept:
     return parts, WRITTEN[target, temperature]
 
 
-def seen(kept: Kept, drafts: Sequence[Draft], inside: bool) -> list[Observed]:
+def seen(kept: Kept, drafts: Sequence[Draft]) -> list[Observed]:
     """What teacher forcing shows of each draft."""
     parts, traces = kept
+    inside = reads_states({"kind": parts.config.draft.kind})
     rows: list[list[Text]] = [[] for _ in drafts]
     sampling = parts.spec.sampling
     for prompt, text in zip(parts.prompts, (one.tokens for one in traces), strict=True):
@@ -104,7 +114,7 @@ def with_network(change: Callable[[Any], None]) -> Callable[[Any], Draft]:
     return made
 
 
-def _own_head(network: Any, change: Callable[[Tensor], Tensor]) -> None:
+def own_head(network: Any, change: Callable[[Tensor], Tensor]) -> None:
     """Another head than the embeddings, whose rows `change` gives."""
     head = nn.Linear(*reversed(network.lm_head.weight.shape), bias=False)
     head.weight.copy_(change(network.lm_head.weight.detach().clone()))
@@ -121,7 +131,7 @@ def zero(network: Any) -> None:
 
 
 def zero_head(network: Any) -> None:
-    _own_head(network, torch.zeros_like)
+    own_head(network, torch.zeros_like)
 
 
 def fresh(network: Any) -> None:
@@ -131,15 +141,15 @@ def fresh(network: Any) -> None:
 
 
 def shuffled_head(network: Any) -> None:
-    _own_head(network, _permuted)
+    own_head(network, _permuted)
 
 
 def ids_off_by_3(network: Any) -> None:
-    _own_head(network, lambda rows: rows.roll(3, 0))
+    own_head(network, lambda rows: rows.roll(3, 0))
 
 
 def shuffled_embeddings(network: Any) -> None:
-    _own_head(network, lambda rows: rows)
+    own_head(network, lambda rows: rows)
     embeddings = network.get_input_embeddings().weight
     embeddings.copy_(_permuted(embeddings.clone()))
 
@@ -156,7 +166,7 @@ def zero_layers(network: Any) -> None:
 
 
 def no_last_norm(network: Any) -> None:
-    _own_head(network, lambda rows: rows)
+    own_head(network, lambda rows: rows)
     for name, weight in network.named_parameters():
         if name.endswith(("ln_f.weight", "final_layer_norm.weight", "model.norm.weight")) and "encoder" not in name:
             weight.copy_(torch.randn(weight.shape, generator=torch.Generator().manual_seed(2)))
@@ -394,6 +404,7 @@ class Outcome:
     right: str
     found: list[str] = field(default_factory=list)
     lines: list[str] = field(default_factory=list)
+    reached: str = ""  # alpha, and a bigram's, of faults that show in teacher forcing
 
     @property
     def place(self) -> int | None:
@@ -403,23 +414,27 @@ class Outcome:
 def outcomes(target: str, nano: str, planted: Sequence[Fault] = FAULTS) -> Iterator[Outcome]:
     """What is found of each fault on a target, and of the sound pairs (whose `right` is empty)."""
     family = family_of(target)
-    faults = [one for one in planted if one.only in (None, family) and not (one.draft and family == SMOLLM2)]
+    faults = [
+        one for one in planted if one.only == family or (one.only is None and not (one.draft and family == SMOLLM2))
+    ]
     for draft, temperature in sorted({(one.draft or nano, one.temperature) for one in faults}):
         kept = pair(target, draft, temperature)
         here = [one for one in faults if (one.draft or nano, one.temperature) == (draft, temperature)]
         scored = [one for one in here if not one.decoded]
         drafts = [kept[0].draft, *(one.made(kept[0].draft) for one in scored)]
-        all_seen = seen(kept, drafts, draft != nano)
-        yield outcome(target, f"sound {draft} T={temperature:g}", "", findings(all_seen[0]))
+        all_seen = seen(kept, drafts)
+        label = f"sound {Path(draft).name if Path(draft).is_dir() else draft} T={temperature:g}"
+        yield outcome(target, label, "", findings(all_seen[0]), all_seen[0])
         for one, observed in zip(scored, all_seen[1:], strict=True):
-            yield outcome(target, one.name, one.right, findings(observed))
+            yield outcome(target, one.name, one.right, findings(observed), observed)
         for one in here:
             if one.decoded:
                 yield outcome(target, one.name, one.right, of_passes(kept[0], one.made(kept[0].draft), alone=kept[1]))
 
 
-def outcome(target: str, fault: str, right: str, found: list[Finding]) -> Outcome:
-    return Outcome(family_of(target), fault, right, [one.name for one in found], [one.line for one in found])
+def outcome(target: str, fault: str, right: str, found: list[Finding], observed: Observed | None = None) -> Outcome:
+    reached = "" if observed is None else f"{mean(observed.betas):.2f} {mean(observed.cheap.bigram):.2f}"
+    return Outcome(family_of(target), fault, right, [one.name for one in found], [one.line for one in found], reached)
 
 
 def of_passes(parts: Parts, draft: Draft, gamma: int = 4, alone: Sequence[Trace] = ()) -> list[Finding]:
@@ -463,7 +478,9 @@ def table(found: Sequence[Outcome]) -> str:
     """The score as it is reported."""
     faults, sound = [one for one in found if one.right], [one for one in found if not one.right]
     first, second = (sum(one.place is not None and one.place <= most for one in faults) for most in (1, 2))
-    lines = [f"{one.target:9} {one.fault:28} {one.right:20} {', '.join(one.found) or '–'}" for one in found]
+    lines = [
+        f"{one.target:9} {one.fault:28} {one.right:20} {one.reached:9} {', '.join(one.found) or '–'}" for one in found
+    ]
     lines.append(f"first: {first} of {len(faults)}; among the first two: {second}")
     return "\n".join([*lines, f"sound pairs with a finding: {sum(bool(one.found) for one in sound)} of {len(sound)}"])
 

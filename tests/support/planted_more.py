@@ -21,10 +21,10 @@ from tests.support.planted import (
     PAIRS,
     Changed,
     Fault,
-    _own_head,
     family_of,
     of_passes,
     outcomes,
+    own_head,
     parts_of,
     powered,
     rows,
@@ -47,7 +47,7 @@ DRAFTS = {
 
 def no_embeddings(network: Any) -> None:
     """Input embeddings that were not loaded, beside a head that was."""
-    _own_head(network, lambda rows: rows)
+    own_head(network, lambda rows: rows)
     network.get_input_embeddings().weight.zero_()
 
 
@@ -59,20 +59,20 @@ def lost_scale(network: Any) -> None:
 
 
 def negative_head(network: Any) -> None:
-    _own_head(network, lambda rows: -rows)
+    own_head(network, lambda rows: -rows)
 
 
 def reversed_ids(network: Any) -> None:
-    _own_head(network, lambda rows: rows.flip(0))
+    own_head(network, lambda rows: rows.flip(0))
 
 
 def ids_one_low(network: Any) -> None:
-    _own_head(network, lambda rows: rows.roll(-1, 0))
+    own_head(network, lambda rows: rows.roll(-1, 0))
 
 
 def embeddings_one_off(network: Any) -> None:
     """Added tokens at the front: each token is read as the one beside it."""
-    _own_head(network, lambda rows: rows)
+    own_head(network, lambda rows: rows)
     weight = network.get_input_embeddings().weight
     weight.copy_(weight.clone().roll(1, 0))
 
@@ -80,7 +80,7 @@ def embeddings_one_off(network: Any) -> None:
 def shuffled_columns(network: Any) -> None:
     """A head whose columns are in another order than the states."""
     order = torch.randperm(network.get_input_embeddings().weight.shape[1], generator=torch.Generator().manual_seed(8))
-    _own_head(network, lambda rows: rows[:, order])
+    own_head(network, lambda rows: rows[:, order])
 
 
 def wide_noise(network: Any) -> None:
@@ -89,16 +89,16 @@ def wide_noise(network: Any) -> None:
 
 
 def cold_head(network: Any) -> None:
-    _own_head(network, lambda rows: 5 * rows)
+    own_head(network, lambda rows: 5 * rows)
 
 
 def warm_head(network: Any) -> None:
-    _own_head(network, lambda rows: rows / 4)
+    own_head(network, lambda rows: rows / 4)
 
 
 def swapped_halves(network: Any) -> None:
     """A vocabulary that was sharded over two devices and put together in the wrong order."""
-    _own_head(network, lambda rows: rows.roll(len(rows) // 2, 0))
+    own_head(network, lambda rows: rows.roll(len(rows) // 2, 0))
 
 
 def two_later(q_LV: Tensor) -> Tensor:
@@ -238,12 +238,12 @@ def reordered_blocks(network: Any) -> None:
         blocks = list(rows.split(64))
         return torch.cat(blocks[1::2] + blocks[::2])
 
-    _own_head(network, change)
+    own_head(network, change)
 
 
 def negative_norms(network: Any) -> None:
     """Norms of the layers whose weights lost their sign's bit, every second one."""
-    _own_head(network, lambda rows: rows)
+    own_head(network, lambda rows: rows)
     for name, weight in network.named_parameters():
         if weight.dim() == 1 and name.endswith("weight") and "encoder" not in name:
             weight[::2].neg_()
