@@ -9,8 +9,9 @@ from specbench.stats import over_rows
 
 POWERS = ("flatter", "sharper")  # q at twice and at half its temperature (`analysis.acceptance.signs`)
 GAIN = 0.08  # of alpha, from which the temperature is a finding
-FAR_SHARPER = 1 / 3  # of the entropy of p: of a q so sharp `GAIN` of what alpha lacks, and `SOME`, are a finding
+FAR_SHARPER = 1 / 3  # of the entropy of p: a q so sharp is a finding from `SOME` and `LACKING` on, as with a sharp p
 SOME = 0.01  # of alpha
+LACKING = 0.04  # of what alpha lacks to 1
 CUT = 0.1  # of the entropy of p: less is a q that is cut to few tokens
 LEAST_ENTROPY = 0.3  # nats of p, below which sharpness says little
 
@@ -32,7 +33,7 @@ def temperature(seen: Observed) -> Finding | None:
         )
     for name in POWERS:
         far = name == "flatter" and entropy_p >= LEAST_ENTROPY and entropy_q < FAR_SHARPER * entropy_p
-        least = max(SOME, GAIN * (1 - alpha)) if far else GAIN
+        least = max(SOME, LACKING * (1 - alpha)) if far else GAIN
         if sums[name] / tokens - alpha < least or not _gains(seen, name, least):
             continue
         how = "half" if name == "sharper" else "twice"
