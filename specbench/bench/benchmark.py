@@ -57,7 +57,7 @@ class Bench:
     bandwidth: float | None = None  # GB/s; None: as a copy of the weights' size measures it
     launch_us: float = 1.5
     peers: tuple[str, ...] = ()  # other engines, by name
-    served: Mapping[str, Callable[[Work], Peer]] = field(default_factory=dict)  # those of them that run as servers
+    served: Mapping[str, Callable[[Work], Peer]] = field(default_factory=dict)  # the peers that run as servers
     folder: str | None = None  # of the target's weights, or its name on the hub
 
 
@@ -157,7 +157,7 @@ def _against_generate(setup: Bench) -> list[BenchRow]:
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
-    """The target in our loop and another engine's, with encoder and prefill: alone, with prompt lookup, with the draft.
+    """The target in our loop and another engine's, with encoder and prefill: without a draft, with lookup, with a model.
 
     And prompts up to their first token, if it tells them apart.
     """
