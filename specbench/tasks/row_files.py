@@ -123,8 +123,13 @@ def _numbered(path: Path, rows: Iterable[object]) -> Iterator[Row]:
     for number, fields in enumerate(rows, start=1):
         where = f"{path}, row {number}"
         if not isinstance(fields, dict):
-            raise UserError(f"{where}: not a JSON object but {_described(fields)}")
+            raise _no_object(where, fields)
         yield Row(where, fields)
+
+
+def _no_object(where: str, found: object) -> UserError:
+    said = f"not a JSON object but {_described(found)}"
+    return UserError(f'{where}: {said}; write a row as {{"prompt": "…"}}, or with the fields that the task reads')
 
 
 def _is_array(path: Path) -> bool:
@@ -156,7 +161,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
             reason = f"{cause.msg}, character {cause.pos + 1}" if isinstance(cause, json.JSONDecodeError) else error
             raise UserError(f"{where}: not a JSON object on one line ({reason})") from error
         if not isinstance(fields, dict):
-            raise UserError(f"{where}: not a JSON object but {_described(fields)}")
+            raise _no_object(where, fields)
         yield Row(where, fields)
 
 

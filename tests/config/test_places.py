@@ -47,7 +47,7 @@ def test_prompts_from_parquet_a_saved_data_set_and_a_json_array(tmp_path: Path) 
     ("name", "content", "said"),
     [
         ("rows.parquet", "no table", "rows.parquet: cannot be read as parquet"),
-        ("rows.json", '[{"prompt": "a"},\n 3]', "rows.json, row 2: not a JSON object but the number 3"),
+        ("rows.json", '[{"prompt": "a"},\n 3]', "rows.json, row 2: not a JSON object but the number 3; write a row as"),
         ("rows.json", '[{"prompt": "a"},\n {', "rows.json, line 2: not a JSON array"),
     ],
 )
