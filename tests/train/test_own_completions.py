@@ -100,6 +100,8 @@ def test_completions_in_a_batch_are_those_of_each_prompt_alone(target: Path) -> 
             for place, source in enumerate(SOURCES)
         ]
         assert together == alone
+        (one,) = completions(engine, SOURCES[:1], sampled=sampled, max_new_tokens=8, seed=3)
+        assert one == alone[0]  # a single prompt, such as the only row that is held out, has no batch
 
 
 def test_a_stopped_target_resumes_where_it_was(target: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
