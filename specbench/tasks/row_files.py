@@ -26,6 +26,7 @@ FOREIGN = {
 }  # fmt: skip
 PACKERS = {b"\x1f\x8b": ("gzip", ".gz"), b"\xfd7zXZ": ("xz", ".xz")}  # what is unpacked, by the end of its name
 JSON, CSV, PARQUET = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv"), ".parquet"
+MODEL = "config.json", "adapter_config.json"  # one of these describes the weights in its folder
 SAVED = "state.json", "dataset_dict.json"  # what `save_to_disk` of `datasets` puts beside a split, and beside splits
 
 
@@ -58,6 +59,8 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield from _saved_rows(path)
         return
     if path.is_dir():
+        if any((path / name).is_file() for name in MODEL):
+            raise UserError(f"{path}: is the folder of a model, not rows of text; as a model give target={path}")
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         if not files:
             raise UserError(f"{path}: the folder holds no file")

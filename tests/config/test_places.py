@@ -57,6 +57,14 @@ def test_what_only_looks_like_rows_is_named(name: str, content: str, said: str, 
         _prompts(tmp_path / name)
 
 
+@pytest.mark.parametrize("name", ["config.json", "adapter_config.json"])
+def test_a_models_folder_as_prompts_is_named(name: str, tmp_path: Path) -> None:
+    """Line 1 of its config.json was said to be no JSON object."""
+    (tmp_path / name).write_text("{\n}")
+    with pytest.raises(UserError, match="is the folder of a model, not rows of text"):
+        _prompts(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("file", "content", "said"),
     [
