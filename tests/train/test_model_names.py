@@ -83,7 +83,7 @@ def test_a_model_that_a_recipe_writes_is_asked_of_no_hub(
 @pytest.mark.parametrize(
     ("file", "word", "said"),
     [
-        ("m.gguf", "m.gguf", "'m.gguf' is a GGUF file, which training does not read"),
+        ("m.gguf", "./m.gguf", "m.gguf' is a GGUF file, which training does not read"),
         ("lora/adapter_config.json", "./lora", "lora' is an adapter, which training does not read"),
         ("other/config.json", "./other", "no config can be loaded from '"),
     ],
