@@ -56,6 +56,17 @@ def write_atomically(file: Path, content: str | bytes, key: str = "results=FOLDE
 _finished = [False]  # whether this process has finished work that the same command takes up again
 
 
+def files_in(folder: Path, ending: str) -> list[Path]:
+    """The files of `folder` whose names have this ending, by name; none if there is no such folder.
+
+    Raises PermissionError for a folder that this user cannot read, which `Path.glob` takes for an empty one.
+    """
+    try:
+        return sorted(file for file in folder.iterdir() if file.name.endswith(ending))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
 def note_finished(finished: bool = True) -> None:
     """Note that work is on the disk which the same command takes up again; False: a command begins."""
     _finished[0] = finished

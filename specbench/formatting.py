@@ -89,6 +89,8 @@ def duration(seconds: float | None) -> str:
     if seconds is None:
         return "?"
     minutes, rest = divmod(round(seconds), 60)
+    if minutes >= 2 * 24 * 60:
+        return f"{minutes / (24 * 60):,.0f} days"
     if minutes >= 60:
         return f"{minutes // 60} h {minutes % 60} min"
     return f"{minutes} min {rest} s" if minutes else f"{rest} s"

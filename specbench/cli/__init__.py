@@ -113,6 +113,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _run(argv: list[str] | None) -> int:
     argv = sys.argv[1:] if argv is None else argv
+    for name in ("stdout", "stderr"):
+        if getattr(sys, name) is None:  # closed: `>&-`
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
     for stream in (sys.stdout, sys.stderr):  # α and γ on a terminal without them are \u03b1 and \u03b3
         if isinstance(stream, io.TextIOWrapper) and not stream.encoding.lower().startswith("utf"):
             stream.reconfigure(errors="backslashreplace")
@@ -130,6 +133,8 @@ def _run(argv: list[str] | None) -> int:
     from specbench.errors import MachineError, UserError
     from specbench.files import kept
 
+    if verb.startswith("-"):
+        return fail(f"{verb}: options come after the command, as in specbench run {verb}; see specbench --help", 2)
     if verb not in VERBS:
         return fail(f"{verb}: no such command; {_meant(verb)}", 2)
 

@@ -17,6 +17,7 @@ from specbench.compose.words import parsed
 from specbench.config.schema import OLD
 from specbench.config.verbs import CertifyConfig, check_certify, require_used_by_certify
 from specbench.errors import UserError
+from specbench.nouns import with_noun
 
 if TYPE_CHECKING:
     from specbench.analysis.proof.certificate import Certificate
@@ -67,7 +68,7 @@ def job(form: str, files: list[str], overrides: list[str], config: CertifyConfig
     document = as_document(found)
     print_rows(form, [{**document, **_counts(found)}], lambda: draw(found), document=document)
     for reason, rows in found.left_out.items():
-        print(f"{rows} rows left out: {reason}", file=aside(form))
+        print(f"{with_noun(rows, 'row')} left out: {reason}", file=aside(form))
     return _exit_code(found)
 
 

@@ -35,8 +35,15 @@ def one_line(error: BaseException, schema: Any) -> str:
     if found := re.search(r"Error merging override (([^=]*)=(.*))\n(?:Invalid value assigned: )?(.*)", text):
         override, key, value, reason = found.groups()
         reason = f"must be a list, '{key}=[{value}]'" if "not a ListConfig" in reason else reason
+        if "is not a subclass of" in reason and (part := _part_of(key, schema)):
+            reason = f"is a group of options; set each by its name, such as {part}=VALUE"
         return f"{override}: {reason}"
     return first_line(error)
+
+
+def _part_of(group: str, schema: Any) -> str | None:
+    """The first option of `group`."""
+    return next((one.name for one in keys_of(schema) if one.name.startswith(f"{group}.")), None)
 
 
 # What OmegaConf says of a value of the wrong type, and what we say.

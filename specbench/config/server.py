@@ -129,7 +129,7 @@ def check_start(config: ServerConfig) -> None:
     if config.draft.kind == UNKNOWN:
         raise UserError(f"{key}: name its draft, draft=lookup or draft.kind=model draft.path=FOLDER")
     if config.gamma is None:
-        raise UserError(f"{key}: gamma=N is how many tokens it drafts a pass; one for each start")
+        raise UserError(f"{key}: gamma is not set; give gamma=N, the number of tokens that it drafts in each pass")
     config.draft.check("draft")
 
 

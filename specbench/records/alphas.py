@@ -11,6 +11,7 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.config.draft_labels import falls_with_position
 from specbench.errors import UserError
+from specbench.files import files_in
 from specbench.recorded import from_json
 from specbench.records.alpha_document import AlphaDocument, AlphaRow, KeptAlphaDocument, ScoredText
 from specbench.records.catalog import Damaged, kept_folder
@@ -35,11 +36,11 @@ def alphas(records: Records) -> pd.DataFrame:
 
 def alpha_files(results: Path) -> list[Path]:
     """Records of `specbench alpha`: this machine's, and kept copies without an original here."""
-    here = sorted((results / "alpha").glob("*.json"))
+    here = files_in(results / "alpha", ".json")
     names = {file.name for file in here}
     return [
         *here,
-        *(file for file in sorted((kept_folder(results) / "alpha").glob("*.json")) if file.name not in names),
+        *(file for file in files_in(kept_folder(results) / "alpha", ".json") if file.name not in names),
     ]
 
 

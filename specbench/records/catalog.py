@@ -11,6 +11,7 @@ from pathlib import Path
 
 from specbench.border import Unreadable
 from specbench.errors import UserError
+from specbench.files import files_in
 from specbench.records import store
 from specbench.records.kept_form import ENDING
 from specbench.records.run_record import Row, RunRecord
@@ -37,7 +38,7 @@ class Catalog:
     def __init__(self, results: str | Path, kept: bool = True, undisturbed: bool = False) -> None:
         self.results = Path(results)
         copies = kept_files(results) if kept else []
-        own = sorted(store.runs_folder(results).glob("*.json"), key=lambda file: (_modified(file), file.name))
+        own = sorted(files_in(store.runs_folder(results), ".json"), key=lambda file: (_modified(file), file.name))
         own_files = set(own)
         self._heads: dict[str, Head] = {}
         self._failed: dict[str, Head] = {}
@@ -175,7 +176,7 @@ def kept_file(results: str | Path, run_id: str) -> Path:
 
 def kept_files(results: str | Path) -> list[Path]:
     """The copies of a results folder, by name."""
-    return sorted(kept_folder(results).glob(f"*{ENDING}"))
+    return files_in(kept_folder(results), ENDING)
 
 
 def _modified(file: Path) -> float:

@@ -26,6 +26,7 @@ FOREIGN = {
 }  # fmt: skip
 PACKERS = {b"\x1f\x8b": ("gzip", ".gz"), b"\xfd7zXZ": ("xz", ".xz")}  # what is unpacked, by the end of its name
 JSON, CSV, PARQUET = (".json", ".jsonl", ".ndjson"), (".csv", ".tsv"), ".parquet"
+MODEL = "config.json", "adapter_config.json"  # one of these describes the weights in its folder
 SAVED = "state.json", "dataset_dict.json"  # what `save_to_disk` of `datasets` puts beside a split, and beside splits
 
 
@@ -58,6 +59,8 @@ def read_rows(path: Path) -> Iterator[Row]:
         yield from _saved_rows(path)
         return
     if path.is_dir():
+        if any((path / name).is_file() for name in MODEL):
+            raise UserError(f"{path}: is the folder of a model, not rows of text; as a model give target={path}")
         files = sorted(file for file in path.iterdir() if file.is_file() and not file.name.startswith("."))
         if not files:
             raise UserError(f"{path}: the folder holds no file")
@@ -123,8 +126,13 @@ def _numbered(path: Path, rows: Iterable[object]) -> Iterator[Row]:
     for number, fields in enumerate(rows, start=1):
         where = f"{path}, row {number}"
         if not isinstance(fields, dict):
-            raise UserError(f"{where}: not a JSON object but {_described(fields)}")
+            raise _no_object(where, fields)
         yield Row(where, fields)
+
+
+def _no_object(where: str, found: object) -> UserError:
+    said = f"not a JSON object but {_described(found)}"
+    return UserError(f'{where}: {said}; write a row as {{"prompt": "…"}}, or with the fields that the task reads')
 
 
 def _is_array(path: Path) -> bool:
@@ -156,7 +164,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
             reason = f"{cause.msg}, character {cause.pos + 1}" if isinstance(cause, json.JSONDecodeError) else error
             raise UserError(f"{where}: not a JSON object on one line ({reason})") from error
         if not isinstance(fields, dict):
-            raise UserError(f"{where}: not a JSON object but {_described(fields)}")
+            raise _no_object(where, fields)
         yield Row(where, fields)
 
 

@@ -17,6 +17,7 @@ from tqdm.auto import tqdm
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
 from specbench.engine.eager.model import EagerModel
+from specbench.nouns import with_noun
 from specbench.stats import Interval, over_rows, ratio
 from specbench.train.recipe_schema import Recipe
 from specbench.train.target_completions import completions, engine_of
@@ -35,7 +36,7 @@ class Alpha:
     tokens: int
 
     def __str__(self) -> str:
-        return f"{in_words(self.interval, 3)} on {self.tokens:,} tokens"
+        return f"{in_words(self.interval, 3)} on {with_noun(self.tokens, 'token')}"
 
 
 def in_words(interval: Interval, digits: int) -> str:

@@ -30,8 +30,8 @@ PROMPT_TOKENS = 1024  # of a prompt to complete: templates and texts to summaris
 def fitted_to_target(recipe: Recipe, given: Collection[str] = ()) -> Recipe:
     """`recipe` for its `distill.target`; the keys in `given` remain as they are.
 
-    A target whose config cannot be read changes nothing: loading it reports the error. Raises UserError if a given
-    `task` contradicts the target.
+    A target of the hub whose config cannot be read changes nothing: loading it reports the error. Raises UserError if a
+    given `task` contradicts the target, or if a folder holds no config that can be read.
     """
     recipe = with_places(recipe)
     config = _config_of(recipe)
@@ -91,12 +91,16 @@ def with_depths(recipe: Recipe, config: Any) -> Recipe:
 
 
 def _config_of(recipe: Recipe) -> Any:
-    """The `transformers` config of the target; None if there is no target, or its config cannot be read."""
-    if not recipe.distill.target:
+    """The `transformers` config of the target; None if there is no target, or the hub's cannot be read."""
+    if not (target := recipe.distill.target):
         return None
     try:
-        return networks.load_config(recipe.distill.target, recipe.distill.revision)
+        return networks.load_config(target, recipe.distill.revision)
     except (UserError, MachineError):
+        if Path(
+            resolve(target)
+        ).exists():  # rows of text would be read as another kind of target's, and said to be wrong
+            raise
         return None
 
 

@@ -28,6 +28,7 @@ from transformers import (
 )
 from transformers.models.t5.modeling_t5 import T5Stack
 
+from specbench.config.model import ADAPTER, GGUF
 from specbench.config.places import model_at
 from specbench.engine.eager.network_parts import layer_list
 from specbench.engine.weights import parameters
@@ -96,6 +97,10 @@ def load_tokenizer(where: str) -> PreTrainedTokenizerFast:
 
 def _read(read: Callable[..., T], what: str, where: str, revision: str | None = None) -> T:
     source = resolve(where)
+    if source.endswith(GGUF):
+        raise UserError(f"'{where}' is a GGUF file, which training does not read; give a folder of safetensors")
+    if (Path(source) / ADAPTER).is_file() and not (Path(source) / "config.json").is_file():
+        raise UserError(f"'{where}' is an adapter, which training does not read; give a folder with its base merged in")
     if revision is None and not Path(source).exists() and not hub_is_reachable():
         revision = only_cached(source)
     try:

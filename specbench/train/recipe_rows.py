@@ -115,8 +115,17 @@ def load_rows(plan: DataPlan, fields: tuple[str, ...], paths: Iterable[str] | No
         if plan.max_rows and len(kept) >= plan.max_rows:
             break
     if not kept:
-        raise UserError(f"{where}: no row is left of {seen} after data.keep={dict(keep)}")
+        raise UserError(f"{where}: {_why_none(seen, keep, plan.max_words)}")
     return kept
+
+
+def _why_none(seen: int, keep: dict[str, Any], max_words: int | None) -> str:
+    """What left none of `seen` rows."""
+    if not seen:
+        return "holds no row"
+    limits = [f"data.keep={dict(keep)}"] if keep else []
+    limits += [f"data.max_words={max_words}"] if max_words else []
+    return f"no row is left of {seen} after {' and '.join(limits)}" if limits else "no row holds text but spaces"
 
 
 def _hub_rows(plan: DataPlan) -> Iterator[Row]:

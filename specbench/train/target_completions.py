@@ -14,7 +14,7 @@ from transformers import PreTrainedModel
 
 from specbench import border
 from specbench.algorithm.batching import together
-from specbench.algorithm.decoding import DecodingSpec, autoregress
+from specbench.algorithm.decoding import DecodingSpec, autoregress, autoregressive
 from specbench.border import Unreadable
 from specbench.engine.batch import Batch
 from specbench.engine.eager.model import EagerModel
@@ -46,15 +46,19 @@ def completions(
     batch = _batch_of(model, rows)
     group = AT_ONCE * rows
     for begin in range(first, len(sources), group):
-        decodings = (
-            autoregress(
-                batch, Prompt(tuple(source), start) if start else Prompt((), tuple(source)), spec,
+        asked = [
+            (
+                Prompt(tuple(source), start) if start else Prompt((), tuple(source)),
                 torch.Generator(model.device).manual_seed(seed + begin + place),
             )
             for place, source in enumerate(sources[begin : begin + group])
-        )  # fmt: skip
+        ]
         with torch.inference_mode():
-            yield from (trace.tokens for trace in together(decodings, 1 if batch is model else rows, batch))
+            if isinstance(batch, Batch):
+                traces = together((autoregress(batch, prompt, spec, random) for prompt, random in asked), rows, batch)
+            else:  # one prompt at a time, with passes in calls if the engine can
+                traces = [autoregressive(batch, prompt, spec, random) for prompt, random in asked]
+            yield from (trace.tokens for trace in traces)
 
 
 def _batch_of(model: EagerModel, rows: int) -> Model:

@@ -87,3 +87,4 @@ def test_every_choice_that_is_not_a_folder_states_its_size(name: str) -> None:
 def test_sizes_and_times_for_a_person() -> None:
     assert [size(count) for count in (None, 25_000_000, 22_120_000_000)] == ["?", "25 MB", "22.1 GB"]
     assert [duration(seconds) for seconds in (None, 4.2, 61, 7261)] == ["?", "4 s", "1 min 1 s", "2 h 1 min"]
+    assert [duration(hours * 3600) for hours in (47, 50, 16089)] == ["47 h 0 min", "2 days", "670 days"]

@@ -146,6 +146,19 @@ def test_ctrl_c_ends_in_one_line(capfd: Capture, monkeypatch: pytest.MonkeyPatch
     assert capfd.readouterr().err == "specbench: interrupted\n"  # it finished nothing
 
 
+def test_a_closed_output_is_no_traceback() -> None:
+    """`specbench list >&-` ended with 'NoneType' object has no attribute 'flush'."""
+    command = f"{shlex.quote(sys.executable)} -m specbench"
+    for words in ("--version >&-", "--help >&- 2>&-", "walk >&-"):
+        done = subprocess.run(["bash", "-c", f"{command} {words}"], capture_output=True, text=True)
+        assert done.returncode == (2 if "walk" in words else 0) and "Traceback" not in done.stderr
+
+
+def test_an_option_before_the_command_is_said_to_come_after_it(capfd: Capture) -> None:
+    assert main(["--config-dir", "mine", "run"]) == 2
+    assert "--config-dir: options come after the command, as in specbench run --config-dir" in capfd.readouterr().err
+
+
 def test_a_reader_that_leaves_is_no_line_on_the_screen() -> None:
     """`specbench list | head -1` ended with Python's 'Exception ignored … BrokenPipeError'."""
     buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}

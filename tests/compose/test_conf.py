@@ -88,6 +88,7 @@ WRONG = {
     "gamma=0": "gamma=0: must be from 1 to 64",
     "gamma=1000": "gamma=1000: must be from 1 to 64",
     "gamma": "gamma: cannot be read; write key=value",
+    "sampling=1": "sampling=1: is a group of options; set each by its name, such as sampling.temperature=VALUE",
     "target=t5-foo": "target=t5-foo: no such target; did you mean t5-",
     "draft=unigramm": "draft=unigramm: no such draft; did you mean unigram, ... 'specbench list draft' shows all",
     "draft=bigrm": "draft=bigrm: no such draft; did you mean bigram, ",

@@ -47,7 +47,7 @@ def test_prompts_from_parquet_a_saved_data_set_and_a_json_array(tmp_path: Path) 
     ("name", "content", "said"),
     [
         ("rows.parquet", "no table", "rows.parquet: cannot be read as parquet"),
-        ("rows.json", '[{"prompt": "a"},\n 3]', "rows.json, row 2: not a JSON object but the number 3"),
+        ("rows.json", '[{"prompt": "a"},\n 3]', "rows.json, row 2: not a JSON object but the number 3; write a row as"),
         ("rows.json", '[{"prompt": "a"},\n {', "rows.json, line 2: not a JSON array"),
     ],
 )
@@ -55,6 +55,14 @@ def test_what_only_looks_like_rows_is_named(name: str, content: str, said: str, 
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=said.replace("[", r"\[")):
         _prompts(tmp_path / name)
+
+
+@pytest.mark.parametrize("name", ["config.json", "adapter_config.json"])
+def test_a_models_folder_as_prompts_is_named(name: str, tmp_path: Path) -> None:
+    """Line 1 of its config.json was said to be no JSON object."""
+    (tmp_path / name).write_text("{\n}")
+    with pytest.raises(UserError, match="is the folder of a model, not rows of text"):
+        _prompts(tmp_path)
 
 
 @pytest.mark.parametrize(

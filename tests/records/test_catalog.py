@@ -1,12 +1,15 @@
 """One list of records for every verb, and the names by which a run is found in it."""
 
+import errno
 import json
 import lzma
+import os
 import re
 import shutil
 import warnings
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -34,6 +37,27 @@ def test_a_run_is_found_by_id_beginning_digest_path_and_last(tmp_path: Path) -> 
         assert Catalog(tmp_path).find(name) == second
     assert Catalog(tmp_path).find("last") == first
     assert Catalog(tmp_path / "no such folder").find(str(file)) == second
+
+
+def test_a_folder_of_records_without_rights_is_not_an_empty_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    """It was said to hold no record, with exit code 0."""
+    make(tmp_path)
+    closed, (listdir, scandir) = str(tmp_path / "runs"), (os.listdir, os.scandir)  # root may read any folder
+
+    def refused(call: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(folder: Any = ".") -> Any:
+            if os.fspath(folder) == closed:
+                raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), closed)
+            return call(folder)
+
+        return wrapped
+
+    monkeypatch.setattr(os, "listdir", refused(listdir))
+    monkeypatch.setattr(os, "scandir", refused(scandir))
+    assert main(["results", "--results", str(tmp_path)]) == 1
+    assert f"{closed}: cannot be reached (Permission denied)" in capfd.readouterr().err
 
 
 def test_what_finds_no_run_says_why(tmp_path: Path) -> None:

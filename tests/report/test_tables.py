@@ -412,6 +412,22 @@ def test_own_runs_are_a_table_whatever_they_are_of(tmp_path: Path, capfd: Captur
     assert "no record: specbench run makes one" in capfd.readouterr().out
 
 
+def test_own_runs_that_are_left_out_are_not_replaced_by_kept_ones(tmp_path: Path, capfd: Capture) -> None:
+    """After one run of a few prompts the table of 'your runs' had all records that ship, and not that run."""
+    kept = make(tmp_path, draft="theirs")
+    keep(Records(tmp_path), print)
+    (tmp_path / "runs" / f"{kept}.json").unlink()
+    assert main(["tables", "runs", "--results", str(tmp_path)]) == 0
+    assert "theirs" in (out := capfd.readouterr().out) and "no run of yours" in out
+    small = make(tmp_path, draft="mine", prompts=3)
+    assert main(["tables", "runs", "--results", str(tmp_path)]) == 0
+    out = capfd.readouterr().out
+    assert "theirs" not in out and "no run to show" in out and f"(--min-prompts): {digest(small)}" in out
+    assert main(["tables", "runs", "--min-prompts", "1", "--results", str(tmp_path)]) == 0
+    out = capfd.readouterr().out
+    assert "theirs" not in out and digest(small) in out and "no run" not in out
+
+
 def test_a_table_of_formulas_leaves_no_record_out(tmp_path: Path, capfd: Capture) -> None:
     """Table 1 named contended records, of which it would show none."""
     make(tmp_path, disturbed=True, disturbed_by="it waited")

@@ -80,6 +80,26 @@ def test_a_model_that_a_recipe_writes_is_asked_of_no_hub(
     assert f"{key}=models/gpt-97m: does not exist yet; specbench train recipe=gpt-97m (about 8 hours" in err
 
 
+@pytest.mark.parametrize(
+    ("file", "word", "said"),
+    [
+        ("m.gguf", "./m.gguf", "m.gguf' is a GGUF file, which training does not read"),
+        ("lora/adapter_config.json", "./lora", "lora' is an adapter, which training does not read"),
+        ("other/config.json", "./other", "no config can be loaded from '"),
+    ],
+)
+def test_a_target_that_cannot_be_trained_on_is_named_before_its_rows(
+    file: str, word: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Capture
+) -> None:
+    """Rows of running text were said to lack the field 'en', which only a T5's rows have."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    (tmp_path / "rows.jsonl").write_text('{"text": "a dog runs"}\n')
+    assert main(["train", "recipe=distill", f"distill.target={word}", "data.path=[rows.jsonl]", "output=out"]) == 2
+    assert said in capfd.readouterr().err
+
+
 def test_choices_of_a_config_folder_are_models_too(trained: list[Recipe], tmp_path: Path, capfd: Capture) -> None:
     (tmp_path / "target").mkdir()
     (tmp_path / "target" / "mine.yaml").write_text("name: mine\nshipped: gpt-mini\n")

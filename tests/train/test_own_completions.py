@@ -16,8 +16,9 @@ from specbench.engine.session import Prompt
 from specbench.errors import MachineError, UserError
 from specbench.methods.eagle.train import EagleLearner
 from specbench.sampling import Sampling
+from specbench.stats import Interval
 from specbench.train import target_completions as made
-from specbench.train.draft_alpha import alpha, target_outputs
+from specbench.train.draft_alpha import Alpha, alpha, target_outputs
 from specbench.train.networks import as_target, borrow
 from specbench.train.prompt_rows import load_prompts, prompt_ids, without_held_out_prompts
 from specbench.train.recipe_schema import DataPlan, DistillPlan, ModelShape, Recipe
@@ -100,6 +101,12 @@ def test_completions_in_a_batch_are_those_of_each_prompt_alone(target: Path) -> 
             for place, source in enumerate(SOURCES)
         ]
         assert together == alone
+        (one,) = completions(engine, SOURCES[:1], sampled=sampled, max_new_tokens=8, seed=3)
+        assert one == alone[0]  # a single prompt, such as the only row that is held out, has no batch
+
+
+def test_an_alpha_on_a_single_token_is_said_as_one() -> None:
+    assert str(Alpha(Interval(0.628, None, None), 1)) == "0.628 on 1 token"
 
 
 def test_a_stopped_target_resumes_where_it_was(target: Path, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -255,7 +255,9 @@ def test_a_draft_of_the_targets_width_starts_from_its_layers_too() -> None:
         ('{"en": "a", "de": "b"}\n{"en": ', r"line 2: not a JSON object"),
         ('["a", "b"]\n', r"row 1: not a JSON object but a string"),
         ('{"en": "a"}\n', r"row 1: no text field 'de' \(it has en\)"),
-        ('{"en": "a", "de": "b", "src": "x"}\n', r"no row is left of 1 after data.keep=\{'src': \['y'\]\}"),
+        ('{"en": "a", "de": "b", "src": "x"}\n', r"no row is left of 1 after data.keep=\{'src': \['y'\]\}$"),
+        ("", "bad.jsonl: holds no row$"),
+        ('{"en": " ", "de": "b"}\n', "bad.jsonl: no row holds text but spaces$"),
     ],
 )
 def test_a_bad_data_file_is_one_clear_line(tmp_path: Path, content: str, message: str) -> None:

@@ -125,7 +125,7 @@ def _of_tests(
     proof: Proof | None, within: float, retokenised: str, suspect: str, foreign: Foreign | None
 ) -> Certificate:
     if proof is None or not proof.tokens:
-        return Certificate("cannot tell", "no token was read", 0, None)
+        return Certificate("cannot tell", "there is no completion to test", 0, None)
     tests, power = proof.columns(), proof.power
     failed = [NAMES[name] for name, test in zip(SCORES, proof.tests, strict=True) if test is not None and test.failed]
     reasons = [f"{proof.outside} tokens have no probability under the target"] if proof.outside else []

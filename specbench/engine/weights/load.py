@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 import torch
-import transformers
 from torch import nn
 from transformers import (
     MODEL_FOR_CAUSAL_LM_MAPPING,
@@ -57,9 +56,6 @@ THREADS_OFF = "HF_DEACTIVATE_ASYNC_LOAD"  # transformers' own switch
 PAGED = ("auto", "native", "static")  # engines whose kernels lay weights out once more
 FEWEST_TOKENS = 8  # fewest tokens of a usable tokenizer
 T = TypeVar("T")
-
-transformers.logging.set_verbosity_error()
-transformers.logging.disable_progress_bar()
 
 
 def _source(model: ModelConfig, key: str) -> tuple[str, dict[str, str | bool | None]]:

@@ -8,10 +8,13 @@ files lack one of its tensors, which `transformers` only logs.
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from transformers import AutoConfig, AutoTokenizer, GenerationConfig
+from transformers import AutoConfig, AutoTokenizer, GenerationConfig, logging
 
 LAYERS = ("num_hidden_layers", "num_layers", "num_decoder_layers", "encoder_layers", "decoder_layers")
 NAMED = 4  # tensors that a message names
+
+logging.set_verbosity_error()  # what is wrong with a checkpoint is one line of ours
+logging.disable_progress_bar()
 
 
 class DamagedCheckpoint(ValueError):

@@ -26,6 +26,7 @@ from specbench.interop.certify.same_completions import agreement
 from specbench.interop.certify.sampled import sampled
 from specbench.interop.certify.setup import Setup, load
 from specbench.loading.model_loader import Say, locked_device
+from specbench.nouns import with_noun
 from specbench.records.draft_signs import Finding
 from specbench.sampling import Sampling
 
@@ -141,7 +142,8 @@ def _tested(setup: Setup, path: Path, say: Say) -> _Read:
     found = read_outputs(path, setup.vocabulary, target.eos_ids, target.longest, setup.config.limit, name)
     for line in repeated_tokens(setup.vocabulary, name, found.begun_twice, len(found.rows)):
         say(line)
-    say(f"{len(found.rows)} rows to test, {sum(found.left_out.values())} left out")
+    left = sum(found.left_out.values())  # so far: rows may also fail to be tested
+    say(f"{with_noun(len(found.rows), 'row')} to test" + (f", {left} left out" if left else ""))
     if setup.sampling.temperature:
         side, where = sampled(setup, found), list[tuple[str, Departure]]()
     else:

@@ -22,7 +22,10 @@ from specbench.sampling import standardise
 OWN_TEXTS = 16  # of the target, to see how often it writes a text in other tokens than the tokenizer's
 IMPLAUSIBLE = -14.0  # log probability below one in a million: two equal draws are copies
 RARE_END = ("finish reason", "finish_reason is stop where the target ends less often than once in a million")
-NOT_ROUND = "encoding the text does not give back its tokens (strings that do not round-trip)"
+NOT_ROUND = (
+    "encoding and decoding the text changes it (strings that do not round-trip); give the ids of the completion as "
+    "'tokens', which a server returns if asked (docs/certify.md)"
+)
 
 
 def sampled(setup: Setup, found: Outputs) -> Side:

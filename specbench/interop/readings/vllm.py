@@ -26,6 +26,7 @@ from specbench.interop.readings.reading import (
     together,
     totals,
 )
+from specbench.nouns import with_noun
 
 VLLM, AIPERF = "speculative_decoding", "spec_decode_acceptance"
 NAMES = {PASSES: "num_spec_steps", DRAFTED: "num_draft_tokens", ACCEPTED: "num_accepted_draft_tokens"}
@@ -48,7 +49,7 @@ def read_requests(key: str, remedy: str, document: Document) -> Reading:
     printed.append(mean_of_requests("mean_acceptance_length", lengths, LENGTH, "in"))
     printed.append(mean_of_requests("draft_acceptance_rate", rates, RATE, "in"))
     without = rows - len(tallies)
-    notes = [f"{without} rows without passes left out"] if without else []
+    notes = [f"{with_noun(without, 'row')} without passes left out"] if without else []
     if tally.rejections is None:
         notes.append("draft lengths are not in the file: α is by moments")
     return Reading(printed, tallies, by_request=True, ends="in", notes=notes)
@@ -134,7 +135,7 @@ def read_log(document: Document) -> Reading:
         printed.append(Printed(LENGTH_NAME, lengths.value, LENGTH, "mean of windows", "in"))
     printed.append(Printed(RATE_NAME, rates.value, RATE, "mean of windows", "in"))
     printed += marginals("Per-position acceptance rate", tally.accepted_at, tally.passes)
-    notes = [f"{rates.count} lines; passes are counted back from rounded rates"]
+    notes = [f"{with_noun(rates.count, 'line')}; passes are counted back from rounded rates"]
     if tally.rejections is None:
         notes.append("passes drafted different numbers of tokens: α is by moments")
     return Reading(printed, [tally], ends="in", notes=notes)

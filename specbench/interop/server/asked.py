@@ -8,6 +8,7 @@ from specbench.config.server import ServerConfig
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.interop.server.client import Asked
 from specbench.loading.model_loader import Say
+from specbench.nouns import with_noun
 from specbench.tasks import Example, Task, require_prompt
 from specbench.tasks.row_files import interleaved
 from specbench.text.tokenizer import load_tokenizer
@@ -63,5 +64,5 @@ def prompts_of(config: ServerConfig, say: Say) -> Prompts:
     if sent == "auto":
         talks = task.chat_template or any(example.messages or example.turns for example in examples)
         sent = "ids" if vocabulary is not None else "chat" if talks and task.chat_template is not False else "text"
-    say(f"task {task.name}, {len(examples)} prompts, sent as {sent}")
+    say(f"task {task.name}, {with_noun(len(examples), 'prompt')}, sent as {sent}")
     return Prompts(examples, sent, vocabulary, run)

@@ -23,13 +23,16 @@ USUAL = {"accept": "exact", "batch": 1}
 def runs(records: Records) -> Table:
     """Table of the runs of this machine, or of the kept ones if there are none."""
     frame = records.all_runs
-    own = frame[frame["run_id"].isin(records.catalog.own)]
-    used = own if len(own) else frame
+    mine = records.catalog.own - set(records.served["run_id"])  # also those that are left out
+    used = frame[frame["run_id"].isin(mine)] if mine else frame
     values = used.reindex(columns=TAKEN).reset_index(drop=True)
     telling = [name for name in TELLING if set(values[name].dropna()) - {USUAL.get(name)} and (
         name != "dtype" or values[name].nunique() > 1)]  # fmt: skip
     shown = pd.DataFrame([_show(row, telling) for row in values.to_dict("records")])
+    kept = ["there is no run of yours: these are the kept records"] if len(used) and not mine else []
+    small = [run_id for run_id in records.left_out if run_id in mine or not mine]
     under = [
+        *kept,
         "c: draft step over target step; v: verification cost; measured: decoding time per token, target alone over "
         "speculative. [95% interval over prompts]",
         *notes.of_passes(used),
@@ -37,10 +40,9 @@ def runs(records: Records) -> Table:
         *notes.of_records(used),
         *notes.of_loops(used, records),
     ] if len(used) else [_nothing(records)]  # fmt: skip
-    if records.left_out:
+    if small:
         under.append(
-            f"left out, fewer than {records.fewest_prompts} prompts (--min-prompts): "
-            f"{', '.join(map(digest, records.left_out))}"
+            f"left out, fewer than {records.fewest_prompts} prompts (--min-prompts): {', '.join(map(digest, small))}"
         )
     return Table("runs", "Runs. The target alone and with a draft", shown, values, under)
 

@@ -323,6 +323,17 @@ def test_rows_that_cannot_be_judged_are_counted(folders: Folders, tmp_path: Path
     assert (code, found["verdict"], found["tokens"]) == (2, "cannot tell", 0)
 
 
+def test_a_text_that_tokens_do_not_give_back_names_the_way_out(
+    folders: Folders, tmp_path: Path, capfd: Capture
+) -> None:
+    """It said '1 rows to test, 0 left out', then that none was read, and not what to give instead."""
+    file = written(tmp_path / "o.jsonl", [{"prompt": "the", "text": "dog  <odd>"}])
+    argv = [file, f"target.path={folders['gpt2']}", "dtype=float32", "device=cpu", "sampling.temperature=1"]
+    assert main(["certify", *argv]) == 2
+    out, err = capfd.readouterr()
+    assert "1 row to test\n" in err and "1 row left out: " in out and "as 'tokens'" in out and "cannot tell" in out
+
+
 def test_verdicts() -> None:
     assert greedy_power(0) is None and greedy_power(59) == pytest.approx(0.0495, abs=1e-3)
     assert greedy_certificate(20, [], 0.1).exit_code == 2 and greedy_certificate(29, [], 0.1).exit_code == 0

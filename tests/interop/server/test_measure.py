@@ -354,7 +354,7 @@ def test_a_text_that_the_target_does_not_write_in_so_many_tokens_is_told(
         (["http://127.0.0.1:9/v1", "batch=0"], "batch=[0]: must be a list of numbers from 1"),
         (["http://127.0.0.1:9/v1", "token_env=NO_SUCH_NAME"], "there is no such environment variable"),
         (["start=vllm", "target=gpt-mini", "gamma=3"], "start=vllm: name its draft"),
-        (["start=vllm", "target=gpt-mini", "draft=lookup"], "gamma=N is how many tokens it drafts a pass"),
+        (["start=vllm", "target=gpt-mini", "draft=lookup"], "gamma is not set; give gamma=N, the number of tokens"),
         (
             ["start=vllm", "http://127.0.0.1:9/v1", "target=gpt-mini", "draft=lookup", "gamma=3"],
             "leave url= and plain= out",
