@@ -157,7 +157,7 @@ def _against_generate(setup: Bench) -> list[BenchRow]:
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
-    """The target in our loop and another engine's, with encoder and prefill: without a draft, with lookup, with a model.
+    """The target in our loop and another engine's, with encoder and prefill: by itself, with lookup, with a draft.
 
     And prompts up to their first token, if it tells them apart.
     """

@@ -16,7 +16,7 @@ Alone = Callable[[str], AbstractContextManager[object]]
 class Servers:
     """The two servers, and who they say they are.
 
-    device: of both, if they were started here. alone: one (drafting | plain) answers while the other is held.
+    device: of both, if they were started here. `alone` lets one (drafting | plain) answer while the other is held.
     """
 
     drafting: Client
