@@ -104,7 +104,7 @@ def _servers(config: BenchConfig) -> Mapping[str, Callable[[Work], Peer]]:
     names = [name for name in config.peers if not in_process(name)]
     if not names:
         return {}
-    from specbench.interop.starting.peers import served
+    from specbench.interop.starting.served_peers import served
 
     return {name: served(name, config, to_stderr) for name in names}
 

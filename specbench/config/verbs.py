@@ -31,7 +31,7 @@ from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
 # Other engines that `bench` times through a package: the extra that installs each, and its packages. `bench.peers` has
-# their functions. The engines of STARTED are timed through a server (`interop.starting.peers`).
+# their functions. The engines of STARTED are timed through a server (`interop.starting.served_peers`).
 PEERS = {"ctranslate2": ("ctranslate2", ["ctranslate2"]), "llama.cpp": ("llama-cpp", ["llama_cpp", "gguf"])}
 VALIDATE, LOAD = "recommend --validate", "recommend --load"  # these modes have keys of their own
 GAMMAS = list_between(1, MAX_GAMMA)

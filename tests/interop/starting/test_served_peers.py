@@ -19,9 +19,9 @@ from specbench.config.verbs import BenchConfig
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.interop.server.client import Client
-from specbench.interop.starting import peers
-from specbench.interop.starting.peers import served
+from specbench.interop.starting import served_peers
 from specbench.interop.starting.process import Process
+from specbench.interop.starting.served_peers import served
 from specbench.interop.starting.startable import STARTABLE
 from specbench.interop.starting.two_servers import Asked, Serving
 from specbench.methods.model.config import ModelDraftConfig
@@ -90,7 +90,7 @@ class ToyServers:
 def toy(monkeypatch: pytest.MonkeyPatch) -> Iterator[Toy]:
     with two() as (drafting, plain):
         made = Toy(plain, drafting)
-        monkeypatch.setattr(peers, "Servers", made.servers)
+        monkeypatch.setattr(served_peers, "Servers", made.servers)
         monkeypatch.setattr(STARTABLE["vllm"].__class__, "require", lambda self, key="start": "toy")
         yield made
 
