@@ -233,7 +233,8 @@ def test_the_small_twin_trains_a_pair_and_a_distilled_draft_and_measures_its_alp
     (scored,) = [json.loads(file.read_text()) for file in (tmp_path / "alpha").glob("*.json")]
     found = {(row["target"], row["draft"], row["temperature"]) for row in scored["rows"]}
     assert found == {("gpt-97m", "gpt-6m-distilled", temperature) for temperature in (0, 1)}
-    assert {config["task"]["prompt_words"] for config in scored["configs"]} == {None}  # as the paper: nothing is given
+    given = {(config["sampling"]["temperature"], config["task"]["prompt_words"]) for config in scored["configs"]}
+    assert given == {(0, 4), (1, 0)}  # at T = 1 nothing, as in the paper
 
 
 def test_a_part_is_run_once_and_a_failure_is_kept(
