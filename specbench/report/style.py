@@ -46,7 +46,7 @@ GAMMA_COLOURS = {1: BLUE, 3: VERMILLION, 5: GREEN, 7: PURPLE, 10: GOLD}
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 
 
-COLUMN, WIDE = 3.6, 7.2  # inches: one and two columns of a page
+COLUMN, NARROW, WIDE = 3.6, 4.4, 7.2  # inches: a column of a page, a screen of 400 pixels, two columns
 RC = {
     "figure.facecolor": PAPER, "axes.facecolor": PAPER, "savefig.facecolor": PAPER,
     "font.family": "STIXGeneral", "mathtext.fontset": "stix", "font.size": 10,

@@ -128,7 +128,7 @@ def test_machines_are_told_apart(tmp_path: Path) -> None:
     make(tmp_path, seed=1, hardware="NVIDIA H200", dtype="bfloat16")
     (figure,) = build(("beyond",), Records(tmp_path))
     titles = {axes.get_title(loc="left") for axes in figure.figure.axes}
-    assert titles == {"t5-mini on ende-mini, T=0 (CPU, float32)", "t5-mini on ende-mini, T=0 (H200, bfloat16)"}
+    assert titles == {"t5-mini on ende-mini, T=0\n(CPU, float32)", "t5-mini on ende-mini, T=0\n(H200, bfloat16)"}
     assert len(TABLES["beyond"](Records(tmp_path)).values["run_id"].dropna()) == 2
 
 

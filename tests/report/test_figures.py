@@ -10,6 +10,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.text import Text
 
 from specbench import theory
 from specbench.cli import main
@@ -140,6 +141,19 @@ def test_figure_4_draws_both_theorems(drawn: dict[str, Drawn]) -> None:
     ends = [round(float(line.get_ydata()[-1]), 3) for line in curves]
     wanted = [f(0.9, g, 0) for g in (1, 3, 5, 7, 10) for f in (theory.walltime_improvement, theory.operations_increase)]
     assert ends == [round(value, 3) for value in wanted]
+
+
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("figure2", "95% interval of a pair's α"), ("figure3", "Theorem 3.8 at a pair's own c"),
+        ("figure4", "filled: measured speedup"), ("cost", "target alone, 1 step"),
+        ("predictions", "measured = predicted"),
+    ],
+)  # fmt: skip
+def test_bands_and_lines_are_named_in_the_picture(name: str, said: str, drawn: dict[str, Drawn]) -> None:
+    figure = drawn[name].figure
+    assert said in [text.get_text() for text in figure.findobj(Text) if isinstance(text, Text)]
 
 
 def test_points_beside_the_axes_are_told(drawn: dict[str, Drawn]) -> None:

@@ -8,6 +8,7 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
+from matplotlib.patches import Patch
 from matplotlib.patheffects import withStroke
 
 from specbench.formatting import draft_name
@@ -19,6 +20,7 @@ from specbench.report.tables.notes import named, of_proof
 
 HALO = [withStroke(linewidth=2.2, foreground=PAPER)]  # keeps a name legible where a curve crosses it
 SPACE = "\N{NO-BREAK SPACE}"
+BAND = "95% interval of a pair's α"
 MOST_NAMED = 3  # drafts that a line names; more are counted
 APART = 0.008  # of alpha, between the points of two pairs: less than a marker's width
 SIDE_BY_SIDE = f"Pairs whose α lie closer than {APART} are drawn side by side; the CSV has each α"
@@ -60,8 +62,8 @@ def error_bars(
     )  # fmt: skip
 
 
-def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
-    """Draw a line through the points of each pair and a band as wide as alpha's interval; name the marks."""
+def pair_lines(axes: Axes, measured: pd.DataFrame, more: Sequence[Artist] = ()) -> None:
+    """Draw a line through the points of each pair and a band as wide as alpha's interval; name them and `more`."""
     firsts = _first_of_each_pair(measured)
     pairs = _pairs(measured)
     marks, named = [], axes.get_legend_handles_labels()[0]
@@ -72,7 +74,8 @@ def pair_lines(axes: Axes, measured: pd.DataFrame) -> None:
         mark = MARKERS[pairs.index(_pair(first)) % len(MARKERS)]
         marks.append(Line2D([], [], marker=mark, linestyle="", color=INK, markersize=4.5, label=pair_name(first)))
     if marks:
-        below(axes, named or marks)
+        band = [Patch(color=GRID, linewidth=0, label=BAND)] if firsts["alpha_low"].notna().any() else []
+        below(axes, [*(named or marks), *more, *band])
 
 
 WIDEST = 52  # letters of two names that fit beside each other under one of two panels

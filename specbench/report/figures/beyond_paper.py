@@ -34,8 +34,8 @@ WHERE = ["target", "task", *PLACE]  # what makes a panel, with the temperature
 MOST_BLOCKS = 6
 LOSSY = "lossy rules"
 FAMILY_MARK = "\0"  # begins a line that names a family
-LINE, FRAME, NAMES, PANEL = 0.185, 0.55, 1.75, 2.75  # inches: a line, what stands about a panel, names, a panel
-ROOM = 0.75  # of the speeds' span, for the label after a mark
+LINE, FRAME, NAMES, PANEL = 0.185, 0.72, 1.75, 1.75  # inches: a line, what stands about a panel, names, a panel
+ROOM = 0.9  # of the speeds' span, for the label after a mark
 
 
 def beyond(records: Records) -> Drawn:
@@ -64,6 +64,7 @@ def beyond(records: Records) -> Drawn:
             points = block[block["temperature"] == temperature]
             _panel(panel, points, order, named=panel is row[0])
             panel.set(xlim=span, xlabel="measured speedup" if block is blocks[-1] else "")
+            panel.locator_params(axis="x", nbins=6)  # fewer fit by themselves, and 1 would have no number
             panel.set_title(_title(block.iloc[0], temperature, among=drawn))
             panel.set_visible(not points.empty or panel is row[0])
     kept = [*PAIR, *MACHINE, "accept", "gamma_said", "prompts", "alpha", "c", "verify_cost", "tokens_per_pass"]
@@ -131,7 +132,7 @@ def _lines(block: pd.DataFrame) -> list[str]:
 
 def _title(first: "pd.Series[Any]", temperature: float, among: pd.DataFrame) -> str:
     """The title of a panel, with the machine if `among` is from several."""
-    machine = f" ({short(first['hardware'])}, {first['dtype']})" if len(among.drop_duplicates(PLACE)) > 1 else ""
+    machine = f"\n({short(first['hardware'])}, {first['dtype']})" if len(among.drop_duplicates(PLACE)) > 1 else ""
     return f"{first['target']} on {first['task']}, T={temperature:g}{machine}"
 
 
@@ -233,8 +234,11 @@ def _tree_panel(axes: Axes, runs: pd.DataFrame, columns: tuple[str, str, str], s
             axes, line["size"], line[value], line[low], line[high], color=colour, fmt=MARKERS[number % len(MARKERS)],
             linestyle="-", linewidth=1.2, markersize=4, elinewidth=0.8,
         )  # fmt: skip
-        x, y = float(line["size"].iloc[-1]), places.get(shape, float(line[value].iloc[-1]))
-        at_end(axes, x, y, shape.partition(" ")[0], colour, dx=6, path_effects=HALO)
+        x, said = float(line["size"].iloc[-1]), shape.partition(" ")[0]
+        if shape in places:
+            at_end(axes, x, places[shape], said, colour, dx=6, path_effects=HALO)
+        else:  # other lines go on to the right of it
+            at_end(axes, x, float(line[high].iloc[-1]), said, colour, dx=0, dy=6, ha="center", path_effects=HALO)
     log2_axis(axes, [size for size in (2, 4, 8, 16, 32, 64, 128, 256) if known["size"].min() <= size <= right])
     axes.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
     axes.set_ylim(0, top)

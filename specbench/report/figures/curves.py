@@ -4,6 +4,7 @@ import math
 
 import numpy as np
 import pandas as pd
+from matplotlib.lines import Line2D
 
 from specbench import theory
 from specbench.records.frame import MACHINE, PAIR, Records, one_sample
@@ -29,6 +30,8 @@ from specbench.report.style import (
     at_end,
     panels,
 )
+
+DASHED = (0, (4, 2))
 
 
 def figure2(records: Records) -> Drawn:
@@ -84,7 +87,12 @@ def figure4(records: Records) -> Drawn:
     axes.set_xticks(TICKS)
     at_end(axes, 0.9, 7.4, "speedup", INK)
     at_end(axes, 0.9, 1.3, "operations", INK)
-    pair_lines(axes, measured)
+    kinds = (("filled: measured speedup", INK), ("hollow: operations counted, or a simulated pair", PAPER))
+    marks = [
+        Line2D([], [], marker="o", linestyle="", color=INK, markerfacecolor=inside, markersize=4.5, label=said)
+        for said, inside in kinds
+    ]
+    pair_lines(axes, measured, marks)
     notes = [
         "Solid: speedup (Theorem 3.8); dotted: arithmetic operations (Theorem 3.11); both at c = ĉ = 0",
         "Filled points: measured speedup, which includes the cost of the draft and therefore lies below the curve. "
@@ -115,7 +123,7 @@ def figure3(records: Records) -> Drawn:
     for index, (_, point) in enumerate(best.iterrows()):
         # Theory at the c of this pair, so that the point has a curve to lie on.
         curve = [theory.optimal_gamma(float(a), point["c"]) for a in alphas]
-        axes.plot(alphas, curve, color=FAINT, linewidth=0.8, linestyle=(0, (4, 2)), drawstyle="steps-mid", zorder=2)
+        axes.plot(alphas, curve, color=FAINT, linewidth=0.8, linestyle=DASHED, drawstyle="steps-mid", zorder=2)
         low_bar, high_bar = point["gamma"] - point["gamma_low"], point["gamma_high"] - point["gamma"]
         axes.errorbar(
             [point["place"]], [point["gamma"]], yerr=[[low_bar], [high_bar]], fmt=MARKERS[index % len(MARKERS)],
@@ -124,7 +132,8 @@ def figure3(records: Records) -> Drawn:
         )  # fmt: skip
     axes.set(xlim=(low, high), ylim=(0, 25), xlabel=r"$\alpha$", ylabel=r"optimal $\gamma$")
     axes.set_xticks(TICKS)
-    pair_lines(axes, best)
+    dashed = Line2D([], [], color=FAINT, linewidth=0.8, linestyle=DASHED, label="Theorem 3.8 at a pair's own c")
+    pair_lines(axes, best, [dashed])
     notes = [
         "Curves: the γ that maximises Theorem 3.8",
         "Points: the fastest γ that was run; the bar covers every γ whose speedup does not differ significantly. "

@@ -12,7 +12,7 @@ from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample
 from specbench.records.run_record import Row, RunRecord
 from specbench.records.store import config_digest
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, nothing_yet, pair_name
+from specbench.report.figures.annotations import HALO, captions, nothing_yet, pair_name
 from specbench.report.style import (
     BLUE,
     FAINT,
@@ -172,6 +172,8 @@ def _ours(axes: Axes, values: pd.DataFrame, pair: str, gamma: int) -> None:
         axes, values["batch"], *(values[f"speedup_{name}"] for name in ("measured", "low", "high")), fmt="o",
         color=BLUE, markersize=4, markeredgecolor=PAPER, elinewidth=0.9, zorder=5,
     )  # fmt: skip
+    first = values.iloc[0]
+    at_end(axes, first["batch"], first["speedup_high"], "measured", BLUE, path_effects=HALO)
     axes.set_title(rf"{pair}, $\gamma={gamma}$", fontsize=9, loc="left")
     _set_axes(axes, list(values["batch"]))
 
@@ -179,7 +181,7 @@ def _ours(axes: Axes, values: pd.DataFrame, pair: str, gamma: int) -> None:
 def _published(axes: Axes) -> None:
     for name, (points, colour) in PUBLISHED.items():
         axes.plot(list(points), list(points.values()), "o-", color=colour, linewidth=1.1, markersize=3.5)
-        at_end(axes, max(points), list(points.values())[-1], name, colour)
+        at_end(axes, max(points), list(points.values())[-1], name, colour, path_effects=HALO)
     axes.set_title("published", fontsize=9, loc="left")
     _set_axes(axes, list(next(iter(PUBLISHED.values()))[0]))
 

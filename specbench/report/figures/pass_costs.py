@@ -5,13 +5,14 @@ import pandas as pd
 from specbench.records.frame import MACHINE, PAIR, Records, measured, one_sample, short
 from specbench.records.run_record import Row, RunRecord
 from specbench.report.figure import Drawn
-from specbench.report.figures.annotations import captions, legend, nothing_yet, pair_name, under_all
+from specbench.report.figures.annotations import HALO, captions, legend, nothing_yet, pair_name, under_all
 from specbench.report.measured import passes_of
 from specbench.report.style import (
     BLUE,
     FAINT,
     GOLD,
     INK,
+    NARROW,
     PAPER,
     SLATE,
     VERMILLION,
@@ -42,7 +43,7 @@ def cost(records: Records) -> Drawn:
         heading = pair_name(record)
         if heading != before:
             y += 0.6 if before else 0.0
-            axes.text(0, y, heading, va="center", fontsize=9, color=INK)
+            axes.text(0, y, heading, va="center", fontsize=9, color=INK, path_effects=HALO)
             y, before = y + 0.95, heading
         left = 0.0
         for part, colour in PARTS.items():
@@ -67,6 +68,7 @@ def cost(records: Records) -> Drawn:
     shown = [part for part in PARTS if max(row[part] for row in rows) > 0.005]
     legend(axes, [(part, PARTS[part]) for part in shown], [0.13 * i for i in range(len(shown))])
     legend(axes, [("tokens per pass", INK)], [0.13 * len(shown)], mark="●")
+    legend(axes, [("target alone, 1 step", FAINT)], [0.13 * len(shown) + 0.22], mark="┊")
     notes = [
         "Bars: mean time of a pass, in mean steps of the target alone. Dots: tokens per pass. A dot beyond its bar "
         "is a gain, and their ratio, on the right, is the measured speedup. Accept: accepting drafted tokens and "
@@ -131,7 +133,7 @@ def verify(records: Records) -> Drawn:
     frame = frame.reindex(columns=list(dict.fromkeys([*frame.columns, "reading_ms", "multiplying_ms"])))
     most = int(frame["n"].max())
     groups = list(frame.groupby(WHO, sort=False))
-    figure, axes = panels(len(groups), width=0.6 + 3.2 * len(groups), height=3.3)
+    figure, axes = panels(width=NARROW, height=0.6 + 2.1 * len(groups), rows=len(groups))
     points = []
     for panel, (who, group) in zip(axes, groups, strict=True):
         at_n = group.groupby("n")["verify_cost"].quantile([0.25, 0.5, 0.75]).unstack()
@@ -144,11 +146,11 @@ def verify(records: Records) -> Drawn:
             panel.plot(floor.index, floor, color=VERMILLION, linewidth=1.2, label="roofline")
         panel.axhline(1, color=FAINT, linewidth=0.7, zorder=1, label="Theorem 3.8: v = 1")
         log2_axis(panel, [n for n in AXES if n <= most])
-        panel.set(ylim=(0, None), xlabel="tokens verified in a pass, n")
+        panel.set(ylim=(0, None), ylabel="v(n), target steps")
         panel.set_title(f"{who[0]} ({short(str(who[1]))}, {who[2]})")
         points.append(group.assign(roofline=None if floor is None else group["n"].map(floor)))
-    axes[0].set_ylabel("v(n), target steps")
-    under_all(figure, axes[:1])
+    axes[-1].set_xlabel("tokens verified in a pass, n")
+    under_all(figure, axes)
     notes = [
         "Points: v of the runs whose mean pass verifies n tokens. Roofline: the larger of the time to read the weights "
         "once and the time of the products of n tokens, over one token's. What is above it is attention, "

@@ -13,6 +13,7 @@ from specbench.report.style import (
     FAINT,
     GREEN,
     MARKERS,
+    NARROW,
     PAPER,
     SERIES,
     VERMILLION,
@@ -23,7 +24,11 @@ from specbench.report.style import (
 
 TITLE = "Predicted and measured speedup of every chain"
 PANELS = {"speedup_predicted": "predicted, Theorem 3.8", "speedup_calibrated": "calibrated, with v and the loop"}
-LOOPS = {IN_C: (BLUE, "o"), VERIFIED_IN_C: (GREEN, "D"), IN_PYTHON: (VERMILLION, "s")}
+LOOPS = {
+    IN_C: (BLUE, "o", "whole passes in C"),
+    VERIFIED_IN_C: (GREEN, "D", "drafted in Python, verified in C"),
+    IN_PYTHON: (VERMILLION, "s", "passes in Python"),
+}
 TICKS = (0.25, 0.5, 1, 2, 4, 8)
 KEPT = [*PAIR, "gamma", "accept", *MACHINE, "alpha", "c", "verify_cost", "overhead", "passes_run", *PANELS]
 KEPT += ["speedup_measured", "speedup_low", "speedup_high", "run_id"]
@@ -38,14 +43,14 @@ def predictions(records: Records) -> Drawn:
     ends = frame[[*PANELS, "speedup_measured"]].to_numpy(float)
     low, high = 0.9 * ends.min(), 1.1 * ends.max()
     for panel, (name, label) in zip(axes, PANELS.items(), strict=True):
-        panel.plot([low, high], [low, high], color=FAINT, linewidth=0.8, zorder=1)
-        for loop, (colour, marker) in LOOPS.items():
+        panel.plot([low, high], [low, high], color=FAINT, linewidth=0.8, zorder=1, label="measured = predicted")
+        for loop, (colour, marker, said) in LOOPS.items():
             of = frame[frame["passes_run"] == loop]
             for simulated, part in of.groupby(of["simulated"].astype(bool)):
                 panel.plot(
                     part[name], part["speedup_measured"], marker, color=colour, markersize=3.5, alpha=0.7,
                     markerfacecolor=PAPER if simulated else colour, linestyle="", zorder=3,
-                    label=f"passes run {loop}" + (" (simulated acceptance)" if simulated else ""),
+                    label=said + (" (simulated acceptance)" if simulated else ""),
                 )  # fmt: skip
         panel.set(xscale="log", yscale="log", xlim=(low, high), ylim=(low, high), xlabel=label)
         shown = [tick for tick in TICKS if low <= tick <= high]
@@ -96,7 +101,7 @@ def lossy(records: Records) -> Drawn:
     lost = lost.assign(name=[_name(row) for _, row in lost.iterrows()])
     styles = {name: number for number, name in enumerate(dict.fromkeys(lost["name"]))}
     temperatures = sorted(lost["temperature"].unique())
-    figure, axes = panels(len(temperatures), width=0.5 + 3.3 * len(temperatures), height=3.6)
+    figure, axes = panels(width=NARROW, height=0.9 + 2.2 * len(temperatures), rows=len(temperatures))
     points = []
     for panel, temperature in zip(axes, temperatures, strict=True):
         of = lost[lost["temperature"] == temperature]
@@ -105,10 +110,10 @@ def lossy(records: Records) -> Drawn:
             points.append(line)
             _line(panel, line, str(name), styles[name])
         panel.axhline(1, color=FAINT, linewidth=0.7, zorder=1)
-        panel.set(xlabel="total variation per token from the target", ylim=(0, None))
+        panel.set(ylabel="measured speedup", ylim=(0, None))
         panel.set_title(f"T={temperature:g}")
+    axes[-1].set_xlabel("total variation per token from the target")
     under_all(figure, axes)
-    axes[0].set_ylabel("measured speedup")
     values = pd.concat(points)
     kept = [*PAIR, "gamma", "accept", *MACHINE, "passes_run", *names, "quality_metric", "quality_baseline"]
     notes = [
