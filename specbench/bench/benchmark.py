@@ -28,13 +28,14 @@ from specbench.bench.parts import (
     over_vocabularies,
     take_apart,
 )
-from specbench.bench.peers import MATCH, PEERS, UNKNOWN, Peer, Work
+from specbench.bench.peers import MATCH, PEERS, Peer, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
 from specbench.errors import first_line
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.served import UNKNOWN
 from specbench.records.timed_documents import BenchRow
 from specbench.sampling import Sampling
 

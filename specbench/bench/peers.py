@@ -98,7 +98,6 @@ class PromptLookup:
 
 
 MULTIPLE = 256  # slots of a context
-UNKNOWN = -1  # a token that a server did not tell
 MATCH = 2  # tokens that a prompt lookup has to find again
 
 

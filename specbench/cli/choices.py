@@ -212,7 +212,7 @@ def _place(content: Content, group: str) -> tuple[str, str]:
 
 
 def _trained_for(kind: str) -> tuple[str, str]:
-    """Weights trained for one target each: those that ship, and for which targets."""
+    """Weights that ship, each trained for one target: their names and targets."""
     targets = sorted(folder.name.removesuffix(f"-{kind}") for folder in shipped("models").glob(f"*-{kind}"))
     return (NOW, f"ships for {' and '.join(targets)}") if targets else (KEYS, "draft.path=FOLDER")
 

@@ -8,6 +8,7 @@ vector and that fill several. Inputs of maps are small multiples of 1/8, so that
 import ctypes
 import math
 import struct
+from array import array
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from itertools import accumulate
@@ -46,7 +47,7 @@ def _require(found: Iterable[float], wanted: Iterable[float], near: float = 0) -
 
 
 def _floats(values: Sequence[float]) -> "ctypes.Array[ctypes.c_float]":
-    return (ctypes.c_float * len(values))(*values)
+    return (ctypes.c_float * len(values)).from_buffer(array("f", values))  # several times as fast as from arguments
 
 
 EIGHTHS = [eighth / 8 for eighth in range(-16, 17)]

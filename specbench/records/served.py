@@ -11,6 +11,7 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 from specbench.records.numbers import Names, PositionCounts
 from specbench.records.units import Probability, Seconds, Times
 
+UNKNOWN = -1  # a token whose id the server does not give
 SERVED = "served"  # the key of a summary that only these records have
 
 

@@ -97,9 +97,7 @@ def _config_of(recipe: Recipe) -> Any:
     try:
         return networks.load_config(target, recipe.distill.revision)
     except (UserError, MachineError):
-        if Path(
-            resolve(target)
-        ).exists():  # rows of text would be read as another kind of target's, and said to be wrong
+        if Path(resolve(target)).exists():  # else its rows would be read, and called wrong, for another kind of target
             raise
         return None
 

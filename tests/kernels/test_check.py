@@ -88,7 +88,7 @@ def test_right_kernels_pass_in_a_moment_and_once(monkeypatch: pytest.MonkeyPatch
         began = time.thread_time()
         assert check.fault_of(found) is None
         took.append(time.thread_time() - began)
-    assert min(took) < 0.08  # 40 ms on an idle core; other tests run beside this one
+    assert min(took) < 0.05
     monkeypatch.setattr(check, "fault_of", lambda _: pytest.fail("checked again"))
     kernels.found.cache_clear()
     assert library().packed_size(8, 8) > 0

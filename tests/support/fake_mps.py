@@ -24,7 +24,7 @@ class OnMps(Tensor):
 
 
 class FakeGenerator(torch.Generator):
-    """Draws numbers on Apple's GPU: those that the CPU would draw, in fp32."""
+    """Draws on Apple's GPU the numbers that the CPU would draw, in fp32."""
 
     device = MPS
 

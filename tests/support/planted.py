@@ -22,7 +22,7 @@ from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.findings import findings, findings_of
 from specbench.analysis.findings.checkpoint import read_checkpoint
 from specbench.analysis.findings.configs import differences
-from specbench.analysis.findings.finding import Finding, Observed, Text, mean
+from specbench.analysis.findings.finding import Observed, Text, mean
 from specbench.analysis.findings.observed import reads_states
 from specbench.api import overrides
 from specbench.compose.hydra_app import composed_config
@@ -35,6 +35,7 @@ from specbench.experiment.measure import baseline_of, prompt_record, speculative
 from specbench.experiment.run_parts import Parts, build_each, resolve
 from specbench.methods.model.draft import ModelDraft
 from specbench.records.decoded import Trace
+from specbench.records.draft_signs import Finding
 from specbench.sampling import Sampling, standardise
 from tests.support.around import Around
 

@@ -17,12 +17,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from specbench.analysis.findings.finding import Finding
 from specbench.engine.window import Window as WindowOfACache
 from specbench.experiment.measure import baseline_of
 from specbench.methods.target_layers.draft import LayerSkipDraft
 from specbench.methods.window.draft import WindowDraft
 from specbench.records.decoded import Trace
+from specbench.records.draft_signs import Finding
 from tests.support.around import Around
 from tests.support.planted import (
     PAIRS,

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.analysis.findings.finding import Finding
 from specbench.experiment.run_parts import Parts
+from specbench.records.draft_signs import Finding
 from tests.support.around import Around
 from tests.support.planted import (
     FIRST_BAD,

@@ -25,7 +25,7 @@ POWERS_OF_V = (1, -1, -1, 1)
 
 
 def draft_cost(prompts: Sequence[PromptRecord], level: float | None = None) -> Interval | None:
-    """c: the mean time of a drafted token (in a tree, of a level), divided by the mean step; None if none was drafted.
+    """c: the mean time to draft a token (in a tree, a level), divided by the mean step; None without drafted tokens.
 
     The time of passes for which the draft proposed nothing is part of it.
     """

@@ -17,7 +17,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.findings.cheap import Cheap, cheap
-from specbench.records.draft_signs import Finding as Finding  # the word for it here
 from specbench.stats import over_rows, ratio
 
 CHANCE = 1000  # a finding is false in one of so many runs of a sound draft

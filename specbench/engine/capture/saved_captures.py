@@ -34,7 +34,7 @@ from specbench.engine import placement
 from specbench.engine.capture.stored import restored, stored
 from specbench.files import PRIVATE, is_own, own_cache, replacing
 
-CAPTURING = ("operations", "capture", "beside")  # rooms whose code decides what a capture is
+CAPTURING = ("operations", "capture", "beside")  # rooms whose code determines a capture
 SAMPLE = 16  # numbers of each tensor that the digest covers
 MOST_FILES = 64  # the oldest make room
 LIBRARIES = ("torch", "transformers")  # their versions say what their code is

@@ -32,7 +32,7 @@ from specbench.records.decoded import Trace
 from specbench.records.journal import Journal
 from specbench.records.prediction import DraftingPlan
 from specbench.records.run_record import SCHEMA_VERSION, PromptRecord, RunRecord, ServedRecord
-from specbench.records.served import Answer, DraftCounts, is_served
+from specbench.records.served import UNKNOWN, Answer, DraftCounts, is_served
 from specbench.records.store import Result
 from specbench.sampling import Sampling
 from specbench.tasks import Example
@@ -42,7 +42,6 @@ from specbench.text.vocabulary import Vocabulary
 NOT_IDENTITY = ("results", "force", "timeout", "token_env", "url", "plain", "batch", "rates")
 LONGER = 0.2  # of its tokens that a text may have more or fewer when it is tokenised anew, before a count is wrong
 FEW = 4  # tokens that it may differ in anyway
-UNKNOWN = -1  # a token whose id the server does not give
 
 
 class Progress(Protocol):

@@ -5,9 +5,10 @@ A completion is timed from outside: its time includes the request, one or two mi
 
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from functools import partial
+from functools import cache, partial
+from typing import Any
 
-from specbench.bench.peers import MATCH, UNKNOWN, Peer, Work
+from specbench.bench.peers import MATCH, Peer, Work
 from specbench.bench.timing import Decoder
 from specbench.config.draft import DraftConfig
 from specbench.config.server import ServerConfig
@@ -20,7 +21,7 @@ from specbench.interop.starting.process import Say
 from specbench.interop.starting.startable import STARTABLE
 from specbench.interop.starting.two_servers import Servers, Serving
 from specbench.methods.lookup.config import LookupConfig
-from specbench.records.served import Answer
+from specbench.records.served import UNKNOWN, Answer
 from specbench.sampling import Sampling
 
 SEED = 0  # of a greedy request, which draws nothing
@@ -87,8 +88,13 @@ def _decode(server: _Server, work: Work, index: int) -> tuple[float, list[int]]:
     answer = server.ask(work.prompts[index].prefix, work.max_new_tokens)
     tokens = answer.ids
     if tokens is None:
-        tokens = tokenizer_in(work.folder).encode(answer.text, add_special_tokens=False)
+        tokens = _tokenizer(work.folder).encode(answer.text, add_special_tokens=False)
     return answer.seconds, tokens if len(tokens) == answer.tokens else [UNKNOWN] * answer.tokens
+
+
+@cache
+def _tokenizer(folder: str) -> Any:
+    return tokenizer_in(folder)
 
 
 def _first_token(server: _Server, prompt: Sequence[int]) -> tuple[float, list[int]]:

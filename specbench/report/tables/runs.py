@@ -23,7 +23,7 @@ USUAL = {"accept": "exact", "batch": 1}
 def runs(records: Records) -> Table:
     """Table of the runs of this machine, or of the kept ones if there are none."""
     frame = records.all_runs
-    mine = records.catalog.own - set(records.served["run_id"])  # also those that are left out
+    mine = records.catalog.own - set(records.served["run_id"])  # including runs that are left out
     used = frame[frame["run_id"].isin(mine)] if mine else frame
     values = used.reindex(columns=TAKEN).reset_index(drop=True)
     telling = [name for name in TELLING if set(values[name].dropna()) - {USUAL.get(name)} and (

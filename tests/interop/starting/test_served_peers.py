@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from specbench.bench.benchmark import PEER_LENGTHS, Bench, bench
-from specbench.bench.peers import UNKNOWN, Peer, Work
+from specbench.bench.peers import Peer, Work
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.server import STARTED
@@ -25,6 +25,7 @@ from specbench.interop.starting.served_peers import served
 from specbench.interop.starting.startable import STARTABLE
 from specbench.interop.starting.two_servers import Asked, Serving
 from specbench.methods.model.config import ModelDraftConfig
+from specbench.records.served import UNKNOWN
 from tests.support.openai_server import Standin, parts, two
 
 TARGET = ModelConfig(name="gpt-mini", shipped="gpt-mini")
@@ -34,7 +35,7 @@ CONFIG = BenchConfig(target=TARGET, draft=ModelDraftConfig(name="gpt-nano", ship
 
 @dataclass
 class Held:
-    """A process that is held and goes on; `held` has the names of those that do not run."""
+    """A process that is held and goes on; `held` has the names of the processes that stand still."""
 
     held: set[str]
     name: str
