@@ -173,7 +173,7 @@ class Plant:
         kernels.SOURCE = folder / kernels.SOURCE.name
 
 
-def child(kind: str, seed: int, limit: int, temperature: float) -> None:
+def child(kind: str, seed: int, limit: int, temperature: float, threads: int | None) -> None:
     """Measure once and print the measurement, and what was planted."""
     import specbench
     from specbench.errors import MachineError
@@ -181,7 +181,7 @@ def child(kind: str, seed: int, limit: int, temperature: float) -> None:
     plant = Plant(kind, seed) if kind in PLANTS else None
     keys: dict[str, Any] = {
         "target": "t5-mini", "draft": "t5-nano", "gamma": 3, "limit": limit, "sampling": {"temperature": temperature},
-        "quiet": True,
+        "quiet": True, "threads": threads,
     }  # fmt: skip
     row: Row
     with tempfile.TemporaryDirectory() as results:
@@ -234,9 +234,9 @@ def read(file: Path) -> list[Row]:
     return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()] if file.exists() else []
 
 
-def at(temperature: float, folder: Path, limit: int, planned: dict[str, int]) -> dict[str, Any]:
-    """All runs at a temperature, and what was found."""
-    words = ["--limit", str(limit), "--temperature", str(temperature)]
+def at(temperature: float, folder: Path, words: list[str], planned: dict[str, int]) -> dict[str, Any]:
+    """All runs at a temperature, and what was found; `words` are the options of each process."""
+    words = [*words, "--temperature", str(temperature)]
     files = {kind: folder / f"T{temperature:g}-{kind}.jsonl" for kind in planned}
     rows = {kind: read(file) for kind, file in files.items()}
     folder.mkdir(parents=True, exist_ok=True)
@@ -269,18 +269,20 @@ def main() -> int:
     parser.add_argument("--planted", type=int, default=10, help="runs with each fault")
     parser.add_argument("--limit", type=int, default=30, help="prompts of a run")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0, 1.0])
+    parser.add_argument("--threads", type=int, help="of each run (default: as `run` chooses)")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     parser.add_argument("--temperature", type=float, help=argparse.SUPPRESS)
     parser.add_argument("--seed", type=int, help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.child:
-        child(given.child, given.seed, given.limit, given.temperature)
+        child(given.child, given.seed, given.limit, given.temperature, given.threads)
         return 0
     folder, document, passed = Path(given.folder), {}, True
+    words = ["--limit", str(given.limit), *(["--threads", str(given.threads)] if given.threads else [])]
     for number, temperature in enumerate(given.temperatures):
         repeats = given.repeats if number == 0 else max(1, given.repeats // 5)
         planned = {"base": 1, "same": repeats} | dict.fromkeys(PLANTS, given.planted)
-        found = document[f"T={temperature:g}"] = at(temperature, folder, given.limit, planned)
+        found = document[f"T={temperature:g}"] = at(temperature, folder, words, planned)
         for name in [name for name, value in found["between"].items() if value > BETWEEN[name]]:
             print(f"BETWEEN[{name!r}] = {BETWEEN[name]} is too low here: {found['between'][name]:.4f}", file=sys.stderr)
         needed = PLANTS if temperature == 0 else PLANTS[:2]

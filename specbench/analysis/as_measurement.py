@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from specbench.analysis.contradictions import contradictions
-from specbench.analysis.costs.mean_costs import POWERS_OF_C, POWERS_OF_V, columns_of_c, columns_of_part
+from specbench.analysis.costs.mean_costs import POWERS_OF_C, POWERS_OF_V, columns_of_c, columns_of_part, mean_step_s
 from specbench.analysis.paired import REACH
 from specbench.analysis.summary import times_of
 from specbench.files import json_digest
@@ -49,6 +49,8 @@ def measurement(record: RunRecord) -> Measurement:
         "quantities": quantities,
         "by_prompt": by_prompt,
     }
+    if "v" in quantities:
+        row["step_s"] = _short(mean_step_s(prompts))
     if processes := more.get("speedup_by_process"):
         row["runs"] = len(processes)
         row["between"] = more["speedup_between"]
@@ -61,7 +63,9 @@ def without_times(row: Measurement) -> Measurement:
     """A measurement with only α and tokens per pass, so that it does not matter whether it was disturbed."""
     counted = {name: row["quantities"][name] for name in COUNTED if name in row["quantities"]}
     shares = {name: row["by_prompt"][name] for name in COUNTED if name in row["by_prompt"]}
-    return {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
+    row = {**row, "quantities": counted, "by_prompt": shares, "disturbed_by": None}
+    row.pop("step_s", None)
+    return row
 
 
 def _commit(record: RunRecord) -> str | None:

@@ -7,6 +7,10 @@ by the two errors together.
 
 Times also differ between processes (address layout, caches, clocks) by more than prompts show: `BETWEEN` is added.
 At equal seeds α and tokens per pass are the same in each process, so nothing is added to theirs.
+
+Where others use the machine's caches and memory, the target's own step can take half as long again in the next process.
+A pass then takes longer by anything from nothing to as much, so c, v and the speedup may differ by that factor without
+a change. They count as changed only beyond it; BETWEEN covers the first `USUAL` of it.
 """
 
 import math
@@ -24,6 +28,8 @@ FALSE_ALARMS = 0.01  # the probability of an alarm in a comparison, or of a step
 # meant to be high: `python tools/power.py` estimates it from repeats without a change and says if a value is too low.
 # A record of several processes (`runs`) says itself how far their speedups are apart.
 BETWEEN: dict[Quantity, float] = {"speedup": 0.015, "c": 0.03, "v": 0.02, "memory": 0.005}
+USUAL = 0.03  # the target's own step on a quiet machine, between two processes, relative
+OF_STEPS: tuple[Quantity, ...] = ("speedup", "c", "v")  # relative to the target's own step
 PROCESSES = 50  # BETWEEN counts as if estimated from so many
 Part = tuple[float, float]  # a variance, and its degrees of freedom
 
@@ -69,8 +75,17 @@ def change(before: Sequence[Measurement], after: Sequence[Measurement], name: Qu
     freedom = variance**2 / sum(part**2 / degrees for part, degrees in parts)  # Satterthwaite 1946
     error = math.sqrt(variance)
     reach = _student(REACH, freedom) * error
-    p = math.erfc(_normal(abs(effect) / error, freedom) / math.sqrt(2))
+    allowed = max(0.0, abs(slowdown(*sides)) - USUAL) if name in OF_STEPS else 0.0
+    beyond = max(0.0, abs(effect) - allowed)
+    p = math.erfc(_normal(beyond / error, freedom) / math.sqrt(2))
     return Change(math.exp(effect), math.exp(effect - reach), math.exp(effect + reach), p, paired)
+
+
+def slowdown(before: Sequence[Measurement], after: Sequence[Measurement]) -> float:
+    """The log of the ratio of the target's own mean steps, after / before; 0 if it is not known of all."""
+    steps = [[row.get("step_s") for row in side] for side in (before, after)]
+    old, new = ([math.log(one) for one in side if one is not None] for side in steps)
+    return float(np.mean(new) - np.mean(old)) if len(old) == len(before) and len(new) == len(after) else 0.0
 
 
 def _between(row: Measurement, name: Quantity) -> float:

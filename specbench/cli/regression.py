@@ -4,6 +4,7 @@ import sys
 from argparse import Namespace
 from collections.abc import Sequence
 from dataclasses import replace
+from math import exp
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -27,6 +28,7 @@ BASELINE = (
 )
 AGAIN = "with --baseline: first run the records of a contended machine again (force=true)"
 COUNTED_HELP = "with --baseline: only α and tokens per pass, whatever disturbs the machine; FILE may lack times"
+OWN_SPEED = 0.05  # a change of the target's own step from which it is named
 HISTORY = "instead of two runs: each config over the commits in FOLDER/history, and where it stepped"
 
 
@@ -164,6 +166,7 @@ def _remarks(found: "Comparison") -> list[str]:
         f"failed: {row['run_id']}: contended, its times are not compared ({row['disturbed_by']}); --again runs it again"
         for row in found.disturbed
     ]
+    lines += _own_speed(found)
     counts = (
         (len(found.unknown), "records of which the baseline has no line: --write adds them"),
         (len(found.same), "records that the baseline was made of"),
@@ -172,6 +175,21 @@ def _remarks(found: "Comparison") -> list[str]:
         (found.elsewhere, "lines of the baseline of another kind of device"),
     )
     return [*lines, *(f"{count} {what}" for count, what in counts if count)]
+
+
+def _own_speed(found: "Comparison") -> list[str]:
+    """A line if the target alone steps at another speed than in the baseline, by 5% or more."""
+    from specbench.analysis.changes import slowdown
+
+    apart = [exp(slowdown([one.before], [one.after])) for one in found.tested if one.quantity == "speedup"]
+    changed = [ratio for ratio in apart if abs(ratio - 1) >= OWN_SPEED]
+    if not changed:
+        return []
+    of = f"{min(changed):.2f} to {max(changed):.2f}" if len(changed) > 1 else f"{changed[0]:.2f}"
+    return [
+        f"{len(changed)} records whose target alone takes {of} times as long per step as in the baseline: the machine "
+        "or the engine changed its speed; their c, v and speedup count as moved only beyond that factor"
+    ]
 
 
 def _row(one: "Tested") -> Row:

@@ -42,6 +42,7 @@ class Measurement(TypedDict):
     simulated: bool
     lossless: Annotated[bool, "whether the completions are the target's own, or the rule is lossy"]
     disturbed_by: Annotated[str | None, "why its times are not here"]
+    step_s: NotRequired[Annotated[float, "seconds of the target's own mean step; absent without times"]]
     contradicts: NotRequired[Annotated[str, "what its record contradicts itself in; never in a file"]]
     runs: NotRequired[Annotated[int, "processes that measured it; absent for one"]]
     between: NotRequired[Annotated[float, "standard deviation of the log of their speedups"]]
@@ -95,6 +96,8 @@ def require_measurement(row: Measurement) -> None:
     for name, estimate in row["quantities"].items():
         if any(one is not None and one < 0 for one in estimate):
             raise Unreadable(f"{name} is below 0")
+    if row.get("step_s", 1.0) <= 0:
+        raise Unreadable("step_s is not above 0")
 
 
 def write_measurements(file: Path, rows: Iterable[Measurement], option: str) -> None:
