@@ -109,7 +109,7 @@ def test_without_the_noise_between_processes_there_would_be_false_alarms(monkeyp
     assert sum(one is not None and one.p < FALSE_ALARMS for one in ps) > 50
 
 
-@pytest.mark.parametrize("step_s, moves", [(1e-3, True), (1.03e-3, True), (1.3e-3, False)])
+@pytest.mark.parametrize(("step_s", "moves"), [(1e-3, True), (1.03e-3, True), (1.3e-3, False)])
 def test_a_speedup_counts_as_changed_only_beyond_the_change_of_the_targets_own_step(step_s: float, moves: bool) -> None:
     """A pass that takes a ninth longer, where the target alone is as fast, 3% or 30% slower than in the baseline."""
     draw = np.random.default_rng(6)
