@@ -28,7 +28,8 @@ from specbench.bench.parts import (
     over_vocabularies,
     take_apart,
 )
-from specbench.bench.peers import MATCH, PEERS, Peer, Work
+from specbench.bench.peer_process import MATCH
+from specbench.bench.peers import PEERS, Peer, Work
 from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
