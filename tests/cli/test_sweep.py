@@ -13,7 +13,7 @@ import torch
 import specbench.experiment.runner as runner
 from specbench.cli import main, sweep_log
 from specbench.cli import run as cli_run
-from specbench.cli.run import job
+from specbench.cli.one_job import job
 from specbench.compose.hydra_app import Job
 from specbench.compose.hydra_errors import one_line
 from specbench.config.schema import RunConfig
