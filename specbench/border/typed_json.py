@@ -155,12 +155,14 @@ PLAIN: dict[Any, Check] = {
 
 def _keyed(record: Any, finite: bool) -> Check:
     required = required_of(record)
-    checks = {key: _check(hint, finite) for key, hint in hints_of(record).items()}
+    checks = dict[str, Check]()  # made with the first value, for a type may hold itself
     unnamed = _check(object, finite)
 
     def compare(value: Any, at: str, depth: int) -> None:
         if not isinstance(value, dict):
             raise _wrong(value, at, "an object")
+        if not checks:
+            checks.update({key: _check(hint, finite) for key, hint in hints_of(record).items()})
         if lacking := required - value.keys():
             raise Unreadable(f"{at} has no {min(lacking)}")
         for key, item in value.items():

@@ -59,13 +59,6 @@ def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
             model.get_ready(parts.prompts[place], parts.spec.max_new_tokens)
     parts.target.now()
     seconds = time.perf_counter() - began
-    prompt["online"] = {
-        "rejected": lesson.rejected,
-        "positions": lesson.positions,
-        "steps": lesson.steps,
-        "loss": lesson.loss,
-        "seconds": seconds,
-        "timed": config.online_timed,
-    }
+    prompt["online"] = replace(lesson, seconds=seconds, timed=config.online_timed)
     if config.online_timed:
         prompt["speculative"].decode_s += seconds

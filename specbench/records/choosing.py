@@ -1,5 +1,6 @@
 """The types of the documents that choose for a target: `recommend`, its `--load` and its `--validate`."""
 
+from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
 from specbench.records.alpha_document import AlphaRow
@@ -182,7 +183,8 @@ class TurnCostRow(TypedDict):
     verify_cost: Annotated[dict[str, float], "v(B, gamma), by rows"]
 
 
-class LoadSpan(TypedDict):
+@dataclass(frozen=True)
+class LoadSpan:
     """Batch sizes, from `first` to `last` (null: and above), and the gamma with the highest tokens per second there."""
 
     first: int
