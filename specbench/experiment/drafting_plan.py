@@ -22,7 +22,7 @@ from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.acceptance.ranks import MOST_RANKS, RankReader, Ranks, acceptance_vector, acceptance_when_grown
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed, undisturbed
 from specbench.analysis.costs.disturbance import MOST_WAITED
-from specbench.analysis.costs.probe import STEPS, Candidate, Round, once, probe
+from specbench.analysis.costs.probe import STEPS, Candidate, once, probe
 from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.config.schema import RunConfig
 from specbench.config.tree import AUTO
@@ -33,6 +33,7 @@ from specbench.experiment.tree_costs import tree_costs
 from specbench.loading.model_loader import Say
 from specbench.loading.tensor_parallel import agree
 from specbench.records.prediction import DraftingPlan
+from specbench.records.timed_rounds import Round
 from specbench.records.units import AcceptanceByRank
 from specbench.theory import expected_tokens
 from specbench.theory.best_tree import best_shape, best_size
