@@ -1,28 +1,24 @@
-"""`specbench run`, one run, and `specbench sweep`, many, wherever Hydra's launchers run them."""
+"""`specbench run`: one job, from a composed config to a record and a line or a table on the screen."""
 
-import contextlib
 import sys
-from collections.abc import Sequence
+import traceback
 from functools import partial
-from pathlib import Path
 
-from specbench.cli import sweep_log
+from specbench import api
+from specbench.cli import fail, sweep_log, unexpected
 from specbench.cli.dry_run import DRY_RUN
-from specbench.cli.one_job import job, shared_models
-from specbench.cli.overrides import CommandLine, read
-from specbench.cli.planned_jobs import outline, plan, show_needs, show_plan
+from specbench.cli.overrides import read
+from specbench.cli.planned_jobs import show_needs
 from specbench.cli.results import print_records
+from specbench.cli.shared_models import loader_of_process
+from specbench.cli.sweeping import sweep
 from specbench.cli.usage import usage
 from specbench.compose.grid import runs_left_out
-from specbench.compose.hydra_app import Job, jobs_of, launch
-from specbench.compose.ordered_jobs import Around, ordered_launcher
-from specbench.compose.words import GROUPS, value_of
-from specbench.config.checks import check
+from specbench.compose.hydra_app import Job, launch
+from specbench.compose.words import GROUPS
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError, error_line
-from specbench.files import again, note_finished, require_writable
-from specbench.nouns import with_noun
-from specbench.records import store
+from specbench.records.store import Result
 
 ABOUT = """
 Decode the prompts of a task with the target alone and with the target and a draft, side by side; measure alpha, c and
@@ -52,7 +48,7 @@ def main(argv: list[str], verb: str = "run") -> int:
         alone=("dry-run",),
     )
     if verb == "sweep" or "--multirun" in command.switches or _several_contexts(command.overrides):
-        return sweep(command)
+        return sweep(command, job)
     if "dry-run" in command.options:
         return show_needs(command)
     if not command.switches and (line := runs_left_out(command.overrides, RunConfig)) is not None:
@@ -67,111 +63,43 @@ def _several_contexts(overrides: list[str]) -> bool:
     return any(word.startswith("context=") and "," in word for word in overrides)
 
 
-BASIC = "basic"
-LOSING_LAUNCHERS = ("joblib", "submitit", "ray")  # packages whose errors say that a worker was lost
+def job(asked: Job[RunConfig], form: str = "table") -> None:
+    """One run of a composed config, shown in `form`. Importable by name, so that launchers in other processes find it.
 
-
-def sweep(command: CommandLine) -> int:
-    """Launch all jobs, and print what became of each even if the sweep is cut short.
-
-    Returns:
-        The most serious exit code of all jobs.
-
-    Raises:
-        UserError: the sweep as a whole cannot be composed.
-        MachineError: a launcher lost its workers, or the results folder cannot be written.
+    Errors are printed and noted here, so that in a sweep only the failing job fails. Only Ctrl-C stops them all.
     """
-    if "--cfg" in command.switches or "--info" in command.switches:
-        return _show_first(command)
-    if "dry-run" in command.options:
-        return show_plan(command)
-    results = value_of(command.overrides, "results", "results")
-    require_writable(results)
-    launcher = value_of(command.overrides, "hydra/launcher", BASIC)
-    if launcher != BASIC:  # ours announces its jobs itself
-        require_possible(jobs_of(command.overrides, command.switches))
-    file = sweep_log.new_file(results)
-    sweep_log.begin()
-    # Before the user's own keys, which are the last word.
-    argv = [*_multirun(command), *sweep_log.overrides(file), *command.overrides]
+    keys = asked.overrides
     try:
-        # Our own launcher's jobs print a line each in this process.
-        watched = contextlib.nullcontext() if launcher == BASIC else sweep_log.watching(file, sys.stderr)
-        with ordered_launcher(Around(sweep_log.expect, _announce, shared_models)), watched:
-            launch(job, RunConfig, argv, "sweep")
-    except UserError:
-        raise  # of the sweep as a whole, before the first job
-    except BaseException as error:
-        _tell(ended := sweep_log.all_of(file), file, command.form, all_launched=False)
-        if ended:
-            note_finished()
-        if type(error).__module__.partition(".")[0] not in LOSING_LAUNCHERS:
-            raise
-        raise MachineError(
-            f"hydra/launcher={value_of(command.overrides, 'hydra/launcher', 'basic')}: {error_line(error)}{again()}"
-        ) from error
-    ended = sweep_log.all_of(file)
-    _tell(ended, file, command.form, all_launched=True)
-    return max((outcome["code"] for outcome in ended), default=0)
-
-
-def _announce(jobs: list[Job[RunConfig]], results: str, experiment: str) -> None:
-    """Say how many jobs there are, and the memory and time that they need, once all values are known to be possible."""
-    require_possible(jobs)
-    for line in outline(plan(jobs, results), experiment):
-        print(line, file=sys.stderr)
-
-
-def require_possible(jobs: Sequence[Job[RunConfig]]) -> None:
-    """Check every value of a sweep before its first job.
-
-    A value that is possible in some jobs is no mistake: only the other jobs fail. Raises UserError if no job can have
-    it.
-    """
-    errors: dict[str, str] = {}
-    possible = set[str]()
-    for one in jobs:
-        try:
-            check(one.required())
-        except UserError as error:
-            errors |= {word: str(error) for word in one.overrides if word not in errors}
+        result = api.decode(asked.required(), loader=loader_of_process())
+        if result is not None:
+            show(result, form)
+    except (UserError, MachineError) as error:
+        sweep_log.add({"code": fail(str(error), error.exit_code), "error": error_line(error), "keys": keys})
+    except BrokenPipeError:  # the reader is gone: not an error of the job
+        raise
+    except Exception as error:
+        if sweep_log.in_sweep():  # the last lines of the sweep name it, and its record says where it came from
+            fail(f"{error_line(error)} (not expected)", 1)
         else:
-            possible.update(one.overrides)
-    bad = next((word for word in errors if word not in possible), None)
-    if bad is not None:
-        raise UserError(f"{errors[bad]} (of this sweep no job has run)")
+            unexpected(error)
+        trace = "".join(traceback.format_exception(error))
+        sweep_log.add({"code": 1, "error": f"{error_line(error)} (not expected)", "traceback": trace, "keys": keys})
+    else:
+        if result is not None:
+            record, file = result.record, str(result.file.resolve())
+            sweep_log.add(
+                {"code": 0, "run_id": record["run_id"], "record": file, "reused": result.reused, "keys": keys}
+            )
 
 
-def _multirun(command: CommandLine) -> list[str]:
-    return ["--multirun", *(switch for switch in command.switches if switch != "--multirun")]
+def show(result: Result, form: str) -> None:
+    """A finished run: a line in a sweep, whose table follows; otherwise its numbers in `form`."""
+    from specbench.report.console import Screen
 
-
-def _show_first(command: CommandLine) -> int:
-    """`--cfg job`: the config of the first job, since Hydra shows one config and a sweep has many."""
-    switches = [switch for switch in command.switches if switch != "--multirun"]
-    (first,) = jobs_of(command.overrides, command.switches, most=1)
-    launch(job, RunConfig, [*switches, *first.overrides], "run")
-    print("this is the first job of the sweep; --dry-run lists them all", file=sys.stderr)
-    return 0
-
-
-def _tell(ended: list[sweep_log.Outcome], file: Path, form: str, all_launched: bool) -> None:
-    """All runs that are done as one table, and a line for each that failed."""
-    if not ended:
-        return
-    done = [outcome for outcome in ended if not outcome["code"]]
-    if done or form != "table":
-        print_records(form, [store.read_head(Path(outcome["record"])).row for outcome in done])
-    before = sum(outcome["reused"] for outcome in done)
-    runs = f"{len(done)} of {with_noun(len(ended), 'run')}" if all_launched else with_noun(len(done), "run")
-    print(
-        f"{runs} done{f', {before} of them before' if before else ''}; 'specbench results' shows all records",
-        file=sys.stderr,
-    )
-    shared = set.intersection(*(set(outcome["keys"]) for outcome in ended))
-    for outcome in ended:
-        if outcome["code"]:
-            swept = " ".join(key for key in outcome["keys"] if key not in shared)
-            print(f"failed: {outcome['error']}{swept and f' ({swept})'}", file=sys.stderr)
-    if len(done) < len(ended):
-        print(f"outcome of each job: {file}", file=sys.stderr)
+    screen = Screen(sys.stderr)
+    if sweep_log.in_sweep():
+        screen.line(result, sweep_log.place())
+    elif form == "table":
+        screen.show(result)
+    else:
+        print_records(form, [{"run_id": result.record["run_id"], **result.record["summary"]}])
