@@ -94,7 +94,8 @@ def job(form: str, config: BenchConfig) -> None:
     import torch
 
     from specbench.bench.bench_files import table, write
-    from specbench.bench.benchmark import Bench, bench
+    from specbench.bench.bench_setup import Bench
+    from specbench.bench.benchmark import bench
     from specbench.bench.parts import why_step_by_step
     from specbench.config.model import name_of, weights_folder
     from specbench.environment import environment, hardware

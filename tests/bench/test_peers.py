@@ -15,7 +15,8 @@ from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.bench import peers
-from specbench.bench.benchmark import Bench, bench
+from specbench.bench.bench_setup import Bench
+from specbench.bench.benchmark import bench
 from specbench.bench.gguf import neighbouring
 from specbench.bench.peer_process import MATCH, PromptLookup
 from specbench.bench.peers import PEERS, Peer, Work, ctranslate2, llama_cpp
