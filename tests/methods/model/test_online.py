@@ -3,6 +3,7 @@ weights, and a run says what was learnt."""
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def without_times(record: Any) -> list[Any]:
         (
             prompt["beta"], prompt["speculative"].tokens,
             [(one.drafted, one.accepted, one.tokens) for one in prompt["speculative"].passes],
-            {key: value for key, value in prompt.get("online", {}).items() if key not in ("seconds", "timed")},
+            "online" in prompt and replace(prompt["online"], seconds=0.0, timed=False),
         )
         for prompt in record["prompts"]
     ]  # fmt: skip
