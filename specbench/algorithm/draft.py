@@ -13,7 +13,8 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations
-from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
+from specbench.engine.reads import Read, Reading, answered
+from specbench.engine.session import Model, Prompt, Session
 from specbench.errors import UserError
 from specbench.records.prompt_sums import Lesson
 from specbench.sampling import Sampling, TokenChoice
