@@ -20,7 +20,7 @@ from specbench.sampling import Sampling, draw
 ALARM = 1e-4
 FEWEST = 5.0  # expected counts below this are put together
 NEAR = 1e-4
-FEW = 3  # proposals at each place but the first, where they are counted
+FEW = 3  # proposals at each place but the first, whose proposals are counted
 
 
 class NotConforming(AssertionError):
