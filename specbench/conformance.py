@@ -20,6 +20,7 @@ from specbench.sampling import Sampling, draw
 ALARM = 1e-4
 FEWEST = 5.0  # expected counts below this are put together
 NEAR = 1e-4
+FEW = 3  # proposals at each place but the first, whose proposals are counted
 
 
 class NotConforming(AssertionError):
@@ -73,7 +74,7 @@ def check_draft(
         before = tokens[: len(prompt.prefix) + place]
         seen: Counter[tuple[int, ...]] = Counter()
         q_V = scored_LV[place]
-        for _ in range(samples if place == 0 else 3):
+        for _ in range(samples if place == 0 else FEW):
             proposal = session.propose(before, gamma, generator)
             session.rollback(len(before) - 1)  # as after a pass, there is a token that it has not read
             if len(proposal.tokens) > gamma or any(not 0 <= token < vocabulary for token in proposal.tokens):

@@ -110,9 +110,11 @@ def _convert(hint: Any) -> Convert | None:
 
 
 def _object(kind: Any) -> Convert:
-    parts = {name: _convert(hint) for name, hint in hints_of(kind).items()}
+    parts = dict[str, Convert | None]()  # made with the first value, for a class may hold itself
 
     def make(value: Any) -> Any:
+        if not parts:
+            parts.update({name: _convert(hint) for name, hint in hints_of(kind).items()})
         known = ((name, value[name], convert) for name, convert in parts.items() if name in value)
         return kind(**{name: item if convert is None else convert(item) for name, item, convert in known})
 

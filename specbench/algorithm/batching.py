@@ -22,7 +22,8 @@ from typing import Any
 from specbench.algorithm.decoding import Decoding, Moment
 from specbench.engine.batch import batch_of, read_together
 from specbench.engine.clock import RUNS
-from specbench.engine.session import Model, Read
+from specbench.engine.reads import Read
+from specbench.engine.session import Model
 from specbench.engine.time_marks import marking
 from specbench.records.decoded import Trace
 

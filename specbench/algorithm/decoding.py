@@ -27,7 +27,8 @@ from specbench.algorithm.gamma import Constant, Gamma
 from specbench.engine.beginnings import PROMPTS
 from specbench.engine.clock import RUNS
 from specbench.engine.experts import Counting
-from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Read, Session, up_to_end
+from specbench.engine.reads import Read
+from specbench.engine.session import DonePass, Model, PassesInCalls, PassPlan, Prompt, Session, up_to_end
 from specbench.engine.time_marks import marking
 from specbench.kernels.rows import ALGORITHM_1
 from specbench.records.decoded import Pass, Trace

@@ -5,7 +5,6 @@ Shapes: L positions, V tokens of the vocabulary.
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
 
@@ -14,8 +13,10 @@ from torch import Tensor
 
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal, UnverifiedTokens
 from specbench.algorithm.continuations import Continuations
-from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
+from specbench.engine.reads import Read, Reading, answered
+from specbench.engine.session import Model, Prompt, Session
 from specbench.errors import UserError
+from specbench.records.prompt_sums import Lesson
 from specbench.sampling import Sampling, TokenChoice
 from specbench.theory.trees import ROOT
 
@@ -257,7 +258,7 @@ class Draft(ABC):
         """This draft and its parts, as far as they have a store that grows."""
         return [*([] if self.grown is None else [self]), *(one for part in self.parts for one in part.stores())]
 
-    def learn(self, prompt: Prompt, completion: Sequence[int]) -> "Lesson | None":
+    def learn(self, prompt: Prompt, completion: Sequence[int]) -> Lesson | None:
         """Store the draft's rejections in `completion`, the last to be decoded, and update the weights when due.
 
         None for a draft that does not learn.
@@ -284,16 +285,6 @@ class FollowsTarget(Draft):
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.start_on(self.target.start(prompt), prompt, sampling)
-
-
-@dataclass(frozen=True)
-class Lesson:
-    """The record of a draft's learning after a prompt."""
-
-    rejected: int  # drafted tokens of this prompt that were rejected, each at a position to learn from
-    positions: int = 0  # of this and earlier prompts that were learnt from now
-    steps: int = 0  # of the optimiser
-    loss: float | None = None  # KL(p || q) before the first of them, mean over the positions; None if there are none
 
 
 class Stores:

@@ -192,10 +192,10 @@ def learnt(prompts: Sequence[PromptRecord]) -> Learnt:
         for some in (prompts[:third], prompts[-third:])
     )
     return {
-        "learnt_positions": sum(lesson["positions"] for lesson in lessons),
-        "learnt_steps": sum(lesson["steps"] for lesson in lessons),
-        "learning_s": sum(lesson["seconds"] for lesson in lessons),
-        "learning_timed": lessons[0]["timed"],
+        "learnt_positions": sum(lesson.positions for lesson in lessons),
+        "learnt_steps": sum(lesson.steps for lesson in lessons),
+        "learning_s": sum(lesson.seconds for lesson in lessons),
+        "learning_timed": lessons[0].timed,
         "alpha_first": first,
         "alpha_last": last,
     }

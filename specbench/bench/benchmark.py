@@ -1,26 +1,31 @@
-"""The whole benchmark: its parts, their order, rows that name their unit, and their table and files."""
+"""The whole benchmark: its parts and their order."""
 
 import resource
 import sys
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
-from typing import Any
 
 import torch
 
-from specbench.algorithm.decoding import DecodingSpec, autoregressive, speculative
-from specbench.algorithm.draft import Draft
 from specbench.analysis.costs.core_time import TRIES, least_disturbed
 from specbench.analysis.costs.disturbance import of_steps
 from specbench.analysis.costs.probe import already_collected
 from specbench.analysis.costs.roofline import roofline, weight_bytes
-from specbench.bench.baselines import at_fixed_gamma, generate
+from specbench.bench.baselines import at_fixed_gamma
+from specbench.bench.bench_setup import Bench, generate_of_transformers, network_of, our_decoder, row_of
+from specbench.bench.long_prompts import (
+    OF_A_LENGTH,
+    PEER_LENGTHS,
+    lengths_of,
+    over_prompt_lengths,
+    timed_first_token,
+    token_prompts,
+)
 from specbench.bench.parts import (
     TooShort,
     batch_decoders,
     bound,
-    bytes_cached,
     experts_over_tokens,
     groups_of,
     over_lengths,
@@ -28,38 +33,11 @@ from specbench.bench.parts import (
     over_vocabularies,
     take_apart,
 )
-from specbench.bench.peers import MATCH, PEERS, Peer, Work
-from specbench.bench.timing import Decoder, Timing, in_turn, peak_growth, times_faster
-from specbench.engine.out_of_memory import is_out_of_memory
-from specbench.engine.session import Model, Prompt
-from specbench.errors import first_line
+from specbench.bench.peer_process import MATCH
+from specbench.bench.peers import PEERS, Work
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft
-from specbench.records.served import UNKNOWN
 from specbench.records.timed_documents import BenchRow
-from specbench.sampling import Sampling
-
-
-@dataclass(frozen=True)
-class Bench:
-    """The setup: the decoders compared, and for how long."""
-
-    target: Model
-    draft: Draft
-    prompts: list[Prompt]
-    gammas: list[int]
-    max_new_tokens: int
-    dtype: torch.dtype
-    device: torch.device
-    repeats: int = 3
-    warmup_s: float = 0.0
-    parts: str = "abcdefg"
-    batches: tuple[int, ...] = (4, 16)
-    bandwidth: float | None = None  # GB/s; None: as a copy of the weights' size measures it
-    launch_us: float = 1.5
-    peers: tuple[str, ...] = ()  # other engines, by name
-    served: Mapping[str, Callable[[Work], Peer]] = field(default_factory=dict)  # the peers that run as servers
-    folder: str | None = None  # of the target's weights, or its name on the hub
 
 
 def bench(
@@ -85,76 +63,12 @@ def bench(
     return rows
 
 
-def _network(model: Any) -> Any:
-    return model.network
-
-
-def _ours(setup: Bench, gamma: int | None) -> Decoder:
-    """Our decoding of a prompt, with encoder and prefill, as `generate` has them."""
-    spec = DecodingSpec.algorithm_1(Sampling(), setup.max_new_tokens, gamma or 0)
-
-    def decode(index: int) -> tuple[float, list[int]]:
-        generator = torch.Generator(device=setup.device)
-        began = setup.target.now()
-        if gamma is None:
-            trace = autoregressive(setup.target, setup.prompts[index], spec, generator)
-        else:
-            trace = speculative(setup.target, setup.draft, setup.prompts[index], spec, generator)
-        return setup.target.now() - began, trace.tokens
-
-    return decode
-
-
-def _generate_of_transformers(setup: Bench, **keywords: Any) -> Decoder:
-    def decode(index: int) -> tuple[float, list[int]]:
-        began = setup.target.now()
-        tokens = generate(_network(setup.target), setup.prompts[index], setup.max_new_tokens, **keywords)
-        return setup.target.now() - began, tokens
-
-    return decode
-
-
-class _Fails(Exception):
-    """`transformers` cannot decode a prompt: it does not support some models that we run."""
-
-
-def _failing_as_theirs(decode: Decoder) -> Decoder:
-    """`decode` of `transformers`, whose faults are told from ours: those end the benchmark as any fault does."""
-
-    def attempt(index: int) -> tuple[float, list[int]]:
-        try:
-            return decode(index)
-        except (RuntimeError, ValueError, IndexError, AttributeError, TypeError) as error:
-            if is_out_of_memory(error):
-                raise
-            raise _Fails(first_line(error, 100)) from error
-
-    return attempt
-
-
-def _row(part: str, what: str, setup: Bench, decoders: tuple[Decoder, Decoder], prompts: int | None = None) -> BenchRow:
-    """Our decoder against theirs, on the first `prompts` prompts or groups of them."""
-    try:
-        ours_theirs = {"ours": decoders[0], "theirs": _failing_as_theirs(decoders[1])}
-        found = in_turn(ours_theirs, prompts or len(setup.prompts), setup.repeats)
-    except _Fails as error:
-        return BenchRow(part, what, unit="", note=f"their decoding fails: {error}")
-    ours, theirs = found["ours"], found["theirs"]
-    faster = times_faster(theirs, ours)
-    same = sum(a.tokens == b.tokens for a, b in zip(ours, theirs, strict=True))
-
-    def per_token(timings: list[Timing]) -> float:
-        return 1000 * sum(t.seconds for t in timings) / sum(len(t.tokens) for t in timings)
-
-    told = not any(UNKNOWN in timing.tokens for timing in theirs)
-    note = f"same tokens in {same} of {len(ours)} completions" if told else "its tokens are not known"
-    return BenchRow(
-        part, what, per_token(ours), per_token(theirs), "ms/token", faster.value, faster.low, faster.high, note
-    )
-
-
 def _against_generate(setup: Bench) -> list[BenchRow]:
-    return [_row("a", "autoregressive against generate", setup, (_ours(setup, None), _generate_of_transformers(setup)))]
+    return [
+        row_of(
+            "a", "autoregressive against generate", setup, (our_decoder(setup, None), generate_of_transformers(setup))
+        )
+    ]
 
 
 def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
@@ -167,14 +81,14 @@ def _against_peer(setup: Bench, name: str) -> list[BenchRow]:
     work = Work(setup.folder, setup.prompts, setup.max_new_tokens, setup.target.eos_ids, setup.dtype, setup.device)
     peer = make(work)
     with peer.process:
-        rows = [_row("h", f"autoregressive against {name}", setup, (_ours(setup, None), peer.decode))]
+        rows = [row_of("h", f"autoregressive against {name}", setup, (our_decoder(setup, None), peer.decode))]
         ways = [(peer.lookup, "prompt lookup", _looking_up(setup))]
         ways += [(peer.drafting, "speculative", setup)] if isinstance(setup.draft, ModelDraft) else []
         for theirs, way, ours_with in ways:
             for gamma in setup.gammas if theirs is not None else []:
                 assert theirs is not None
                 what = f"{way} against {name}'s, γ={gamma}"
-                rows.append(_row("h", what, setup, (_ours(ours_with, gamma), theirs(gamma))))
+                rows.append(row_of("h", what, setup, (our_decoder(ours_with, gamma), theirs(gamma))))
         if peer.first is not None:
             rows += _prompts_against(setup, name, peer.first)
     ours = str(setup.dtype).removeprefix("torch.")
@@ -186,14 +100,14 @@ def _prompts_against(
 ) -> list[BenchRow]:
     """Prompts up to their first token, in our engine and in another."""
     rows = []
-    for length in [one for one in _lengths(setup) if one in PEER_LENGTHS]:
-        prompts = _of_length(setup, length)
+    for length in [one for one in lengths_of(setup) if one in PEER_LENGTHS]:
+        prompts = token_prompts(setup, length)
 
         def their_first(index: int, prompts: list[list[int]] = prompts) -> tuple[float, list[int]]:
             return theirs(prompts[index])
 
-        decoders = partial(_timed_first_token, setup, prompts), their_first
-        row = _row("h", f"a prompt of {length} tokens against {name}", setup, decoders, OF_A_LENGTH)
+        decoders = partial(timed_first_token, setup, prompts), their_first
+        row = row_of("h", f"a prompt of {length} tokens against {name}", setup, decoders, OF_A_LENGTH)
         rows.append(replace(row, unit="ms" if row.unit else ""))
     return rows
 
@@ -209,9 +123,11 @@ def _against_assisted(setup: Bench) -> list[BenchRow]:
     rows = []
     for gamma in setup.gammas:
         what = f"speculative against assisted generation, γ={gamma}"
-        helper = at_fixed_gamma(_network(setup.draft.model), gamma)
+        helper = at_fixed_gamma(network_of(setup.draft.model), gamma)
         rows.append(
-            _row("b", what, setup, (_ours(setup, gamma), _generate_of_transformers(setup, assistant_model=helper)))
+            row_of(
+                "b", what, setup, (our_decoder(setup, gamma), generate_of_transformers(setup, assistant_model=helper))
+            )
         )
     return rows
 
@@ -221,8 +137,8 @@ def _batches_against_generate(setup: Bench) -> list[BenchRow]:
     for size in setup.batches:
         what = f"autoregressive against generate, batch={size}"
         groups = groups_of(setup.prompts, size)
-        decoders = batch_decoders(setup.target, _network(setup.target), groups, size, setup.max_new_tokens)
-        row = _row("g", what, setup, decoders, len(groups))
+        decoders = batch_decoders(setup.target, network_of(setup.target), groups, size, setup.max_new_tokens)
+        row = row_of("g", what, setup, decoders, len(groups))
         rows.append(replace(row, note=row.note.replace("completions", "batches")))
     return rows
 
@@ -287,8 +203,8 @@ def _against_lookup(setup: Bench) -> list[BenchRow]:
     rows = []
     for gamma in setup.gammas:
         what = f"prompt lookup against generate's, γ={gamma}"
-        theirs = _generate_of_transformers(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
-        rows.append(_row("c", what, setup, (_ours(_looking_up(setup), gamma), theirs)))
+        theirs = generate_of_transformers(setup, prompt_lookup_num_tokens=gamma, max_matching_ngram_size=MATCH)
+        rows.append(row_of("c", what, setup, (our_decoder(_looking_up(setup), gamma), theirs)))
     return rows
 
 
@@ -328,103 +244,6 @@ def _growth(setup: Bench) -> list[BenchRow]:
     return rows
 
 
-PROMPT_LENGTHS = (128, 512, 2048, 8192)  # tokens
-PEER_LENGTHS = (512, 2048)  # of these, for which a server of another engine has room
-OF_A_LENGTH = 2  # prompts
-
-
-def _long_prompts(setup: Bench) -> list[BenchRow]:
-    """Prompts of several lengths up to their first token, in our engine and in `transformers`' own forward pass."""
-    network = _network(setup.target)
-    if network.config.is_encoder_decoder:
-        return [BenchRow("i", "prompts up to the first token", unit="", note="not measured: the target has an encoder")]
-    if not _lengths(setup):
-        why = f"not measured: the target has {setup.target.longest} positions"
-        return [BenchRow("i", "prompts up to the first token", unit="", note=why)]
-    rows = []
-    for length in _lengths(setup):
-        prompts = _of_length(setup, length)
-        memory = peak_growth(lambda tokens=prompts[0]: _first_token(setup.target, tokens))  # type: ignore[misc]
-        row = _row("i", f"a prompt of {length} tokens", setup, _reading(setup, network, prompts), OF_A_LENGTH)
-        note = row.note if memory is None else f"{row.note}; ours took {memory / 2**20:.0f} MiB beside the weights"
-        more = {} if row.ours is None else {"prefill_per_s": 1000 * length / row.ours}
-        rows.append(replace(row, unit="ms" if row.unit else "", note=note, more=more))
-    return rows + _over_contexts(setup, prompts[0], _lengths(setup, max(VERIFIED)))
-
-
-def _lengths(setup: Bench, more: int = 0) -> list[int]:
-    """The lengths of `PROMPT_LENGTHS` for which the target has positions, and for so many tokens more."""
-    longest = setup.target.longest or max(PROMPT_LENGTHS)
-    return [one for one in PROMPT_LENGTHS if one + more <= longest]
-
-
-def _of_length(setup: Bench, length: int) -> list[list[int]]:
-    """Prompts of so many tokens, made of the texts of all."""
-    text = [token for prompt in setup.prompts for token in prompt.prefix]
-    several = text * (-(-(length + OF_A_LENGTH) // len(text)))
-    return [several[first : first + length] for first in range(OF_A_LENGTH)]
-
-
-VERIFIED = (1, 2, 4, 8)  # tokens of a pass
-IN_A_CONTEXT = 15  # times that each is timed
-
-
-def _over_contexts(setup: Bench, text: Sequence[int], lengths: Sequence[int]) -> list[BenchRow]:
-    """A step, and v of passes over several tokens, after so many tokens of context, with their roofline.
-
-    A run reads the weights and the cache of all tokens before it, at the bandwidth of a copy.
-    """
-    least, weights = roofline(setup.target, setup.dtype), weight_bytes(setup.target, setup.dtype)
-    rows = []
-    for length in lengths:
-        cached = bytes_cached(setup.target, length)
-        bound = replace(least, reading=least.reading * (1 + cached / weights))
-        seconds = over_tokens(setup.target, Prompt((), tuple(text[:length])), VERIFIED, (), IN_A_CONTEXT)
-        costs = {count: seconds[count] / seconds[1] for count in VERIFIED[1:]}
-        more = {"context": float(length), "cache_bytes": float(cached)}
-        more |= {f"verify_cost_{count}": cost for count, cost in costs.items()}
-        more |= {f"roofline_{count}": bound.verify_cost(count) for count in costs}
-        measured = ", ".join(
-            f"v({count}) = {cost:.2f} (roofline {bound.verify_cost(count):.2f})" for count, cost in costs.items()
-        )
-        note = (
-            f"{seconds[1] / bound.of_run(1):.2f} times the floor: {weights / 2**20:.1f} MiB of weights and "
-            f"{cached / 2**20:.1f} MiB of cache; {measured}"
-        )
-        rows.append(
-            BenchRow(
-                "i", f"a step after {length} tokens", 1000 * seconds[1], 1000 * bound.of_run(1), note=note, more=more
-            )
-        )
-    return rows
-
-
-def _reading(setup: Bench, network: Any, prompts: list[list[int]]) -> tuple[Decoder, Decoder]:
-    """Our reading of a prompt up to its first token, and theirs."""
-    now = setup.target.now
-
-    def theirs(index: int) -> tuple[float, list[int]]:
-        began = now()
-        with torch.inference_mode():
-            ids = torch.tensor([prompts[index]], device=setup.device)
-            token = int(network(input_ids=ids, use_cache=True, logits_to_keep=1).logits[0, -1].argmax())
-        return now() - began, [token]
-
-    return partial(_timed_first_token, setup, prompts), theirs
-
-
-def _timed_first_token(setup: Bench, prompts: Sequence[list[int]], index: int) -> tuple[float, list[int]]:
-    """Our seconds up to the first token after a prompt, and the token."""
-    began = setup.target.now()
-    token = _first_token(setup.target, prompts[index])
-    return setup.target.now() - began, [token]
-
-
-def _first_token(target: Model, tokens: list[int]) -> int:
-    """The likeliest token after a prompt."""
-    return int(target.start(Prompt((), tuple(tokens))).extend(tokens[-1:])[0].argmax())
-
-
 QUICK = "def"  # parts that are repeated if another process disturbed them
 PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
     "a": ("generate", _against_generate),
@@ -434,5 +253,5 @@ PARTS: dict[str, tuple[str, Callable[[Bench], list[BenchRow]]]] = {
     "e": ("a pass", _inside_a_pass),
     "f": ("start, memory and growth", _growth),
     "g": ("batches", _batches_against_generate),
-    "i": ("long prompts", _long_prompts),
+    "i": ("long prompts", over_prompt_lengths),
 }

@@ -9,19 +9,16 @@ import contextlib
 import json
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from pathlib import Path
-from typing import Any, NotRequired, TypedDict
+from typing import TypedDict
 
 from specbench import border
-from specbench.analysis.acceptance.agreement import Agreement, Chances
-from specbench.analysis.acceptance.ranks import Ranks
-from specbench.analysis.acceptance.signs import Signs
+from specbench.analysis.acceptance.agreement import Agreement
 from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.escaping import file_name
 from specbench.files import note_finished, unwritable
-from specbench.records.draft_signs import SignsRecord
+from specbench.recorded import from_json, to_json
 
 
 class KeptAgreements:
@@ -46,7 +43,7 @@ class KeptAgreements:
         """Append what took `seconds` to score; it is on the disk when this returns. Raises MachineError."""
         share = seconds / len(agreements)
         for draft, agreement in agreements.items():
-            entry = {"index": index, "seconds": share, "agreement": asdict(agreement)}
+            entry = {"index": index, "seconds": share, "agreement": to_json(agreement)}
             self.found[draft][index] = agreement
             if (file := self._files.get(draft)) is None:
                 continue
@@ -75,38 +72,10 @@ def kept_file(results: str | Path, draft: str, key: str) -> Path:
     return Path(results) / "alpha" / "unfinished" / f"{file_name(draft, f'-{key}')}.jsonl"
 
 
-class _Chances(TypedDict):
-    beta: list[float]
-    ratio: list[float]
-
-
-class _Ranks(TypedDict):
-    accepted: dict[str, list[float]]
-    given: dict[str, list[list[float]]]
-    of_children: dict[str, list[float]]
-    places: int
-    ahead: list[dict[str, object]]  # of this type each
-
-
-class _Agreement(TypedDict):
-    beta: list[float]
-    ratio: list[float]
-    silent: list[bool]
-    under: dict[str, list[float]]
-    total_variation: dict[str, list[float]]
-    ahead: list[dict[str, object]]  # of this type each
-    stops_at_end: bool
-    others: dict[str, _Chances]
-    ranks: dict[str, object] | None
-    signs: NotRequired[SignsRecord]  # an older version's lines have none
-    shared: list[float]
-    matched: list[float]
-
-
 class _Entry(TypedDict):
     index: int
     seconds: float
-    agreement: dict[str, object]
+    agreement: Agreement
 
 
 def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
@@ -122,26 +91,11 @@ def _entries(file: Path) -> Iterator[tuple[int, float, Agreement]]:
     with open(file, "rb") as opened:
         for line in iter(lambda: opened.readline(border.LONGEST_LINE), b""):
             try:
-                entry: _Entry = border.parse(line if line.endswith(b"\n") else b"", _Entry, finite=False)
-                agreement = agreement_of(entry["agreement"])
-            except (Unreadable, TypeError):  # TypeError: a field that this version does not have
+                line_of = border.parse(line if line.endswith(b"\n") else b"", _Entry, finite=False)
+            except Unreadable:
                 break
+            entry: _Entry = from_json(_Entry, line_of)
             whole += len(line)
-            yield entry["index"], entry["seconds"], agreement
+            yield entry["index"], entry["seconds"], entry["agreement"]
     if whole < file.stat().st_size:
         os.truncate(file, whole)
-
-
-def agreement_of(row: Mapping[str, Any]) -> Agreement:
-    """The agreement that `asdict` made `row` of. Raises Unreadable, or TypeError, if it made none of it."""
-    border.check(row, _Agreement, finite=False)
-    others = {name: Chances(**chances) for name, chances in row["others"].items()}
-    ranks = None if row["ranks"] is None else _ranks_of(row["ranks"])
-    signs = Signs(**row.get("signs", {}))  # an older version's lines have none
-    ahead = [agreement_of(one) for one in row["ahead"]]
-    return Agreement(**{**row, "others": others, "ranks": ranks, "signs": signs, "ahead": ahead})
-
-
-def _ranks_of(row: Mapping[str, Any]) -> Ranks:
-    border.check(row, _Ranks, finite=False)
-    return Ranks(**{**row, "ahead": [_ranks_of(one) for one in row["ahead"]]})

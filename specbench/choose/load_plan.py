@@ -2,7 +2,7 @@
 
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import fmean
 from typing import cast
@@ -157,11 +157,10 @@ class Plan:
         found = list[LoadSpan]()
         for rows in range(1, self.rows + 1):
             fastest = max(keys, key=lambda key: self.tokens_per_pass(key) / self.costs[key].steady_s(rows, held))
-            if not found or found[-1]["gamma"] != fastest[1]:
-                found.append({"first": rows, "last": rows, "gamma": fastest[1]})
-            found[-1]["last"] = rows
-        if found[-1]["gamma"] == 0:
-            found[-1]["last"] = None
+            same = found.pop() if found and found[-1].gamma == fastest[1] else LoadSpan(rows, rows, fastest[1])
+            found.append(replace(same, last=rows))
+        if found[-1].gamma == 0:
+            found[-1] = replace(found[-1], last=None)
         return found
 
 

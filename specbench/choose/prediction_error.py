@@ -6,7 +6,7 @@ compared with the best fixed gamma on the same prompts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, replace
 from functools import partial
 from pathlib import Path
 
@@ -14,13 +14,13 @@ import numpy as np
 
 from specbench.algorithm.gamma import Constant, Gamma, policy_of
 from specbench.analysis.costs.core_time import core_times, disturbed_by, waited_share
-from specbench.analysis.costs.probe import Round, already_collected
+from specbench.analysis.costs.probe import already_collected
 from specbench.choose.alpha import score
 from specbench.choose.alpha_rows import alpha_rows
 from specbench.choose.candidates import LoadedCandidate, Scored
 from specbench.choose.heading import heading
 from specbench.choose.settled import prepare
-from specbench.choose.timed_passes import predictions, round_record, time_passes
+from specbench.choose.timed_passes import predictions, time_passes
 from specbench.config.verbs import ChooseConfig
 from specbench.environment import environment, time_stamp
 from specbench.errors import UserError
@@ -30,52 +30,18 @@ from specbench.experiment.measure import baseline_of, prove_greedily, speculativ
 from specbench.experiment.run_parts import resolve
 from specbench.experiment.runner import Progress, translated_errors
 from specbench.loading.model_loader import locked_device
-from specbench.records.choosing import DecodedRecord, ErrorRow, Learning, PolicyRow, ValidateDocument
+from specbench.records.choosing import Decoded, ErrorRow, Learning, PolicyRow, ValidateDocument
 from specbench.records.decoded import Trace
 from specbench.records.documents import write_document
 from specbench.records.run_record import SCHEMA_VERSION
+from specbench.records.timed_rounds import Round
 from specbench.stats import Interval, over_rows, ratio, ratio_of_ratios
 
 WARMUP = 2  # prompts that every candidate decodes untimed
 Name = tuple[str, int | str]  # the candidate, and gamma or the policy; the baseline is BASELINE
 BASELINE: Name = ("", 0)
 Decode = Callable[[int], Callable[[], Trace]]  # prompt number -> what decodes it
-
-
-@dataclass
-class Decoded:
-    """One candidate's decodings of each prompt, over all repeats: seconds and tokens.
-
-    Of the first repeat also the accepted and the tested draft tokens.
-    """
-
-    decode_s: list[float]
-    start_s: list[float]
-    tokens: list[int]
-    accepted: list[int]
-    tested: list[int]
-    texts: list[list[int]] = field(default_factory=list)
-
-    @classmethod
-    def of(cls, prompts: int) -> "Decoded":
-        return cls([0.0] * prompts, [0.0] * prompts, [0] * prompts, [0] * prompts, [0] * prompts)
-
-    def add(self, index: int, trace: Trace, first: bool) -> None:
-        self.decode_s[index] += trace.decode_s
-        self.start_s[index] += trace.start_s
-        self.tokens[index] += len(trace.tokens)
-        if first:
-            self.texts.append(trace.tokens)
-            self.accepted[index] += sum(p.accepted for p in trace.passes)
-            # A token drafted after an accepted end of sequence was not tested.
-            self.tested[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
-
-    def to_json(self, name: Name) -> DecodedRecord:
-        """Everything except the completions, by candidate and gamma."""
-        return {
-            "candidate": name[0], "gamma": name[1], "decode_s": self.decode_s, "start_s": self.start_s,
-            "tokens": self.tokens, "accepted": self.accepted, "judged": self.tested,
-        }  # fmt: skip
+Written = dict[Name, list[list[int]]]  # the completions of each
 
 
 def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[Name, Decode]:
@@ -92,7 +58,7 @@ def all_decoders(scored: Scored, policies: dict[str, dict[str, Gamma]]) -> dict[
 
 def interleave(
     scored: Scored, decoders: dict[Name, Decode], progress: Progress
-) -> tuple[dict[Name, Decoded], list[Round]]:
+) -> tuple[dict[Name, Decoded], Written, list[Round]]:
     """Run every decoder on every prompt, `repeats` times, with rounds of timed passes spread between.
 
     Each repeat has another order, because neighbours change the time by a few percent, and the baseline as many turns
@@ -105,7 +71,8 @@ def interleave(
     for index in range(min(WARMUP, prompts)):
         for decode in decoders.values():
             decode(index)()
-    decoded = {name: Decoded.of(prompts) for name in decoders}
+    decoded = {name: Decoded.of(name, prompts) for name in decoders}
+    written: Written = {name: [] for name in decoders}
     with already_collected():
         for number in range(total := config.repeats * prompts):
             index = number % prompts
@@ -114,11 +81,14 @@ def interleave(
             scored.stores.before(index)
             seen = set[Name]()
             for name in _turns(names, np.random.default_rng([config.seed, number])):
-                decoded[name].add(index, decoders[name](index)(), first=number < prompts and name not in seen)
+                trace, first = decoders[name](index)(), number < prompts and name not in seen
+                decoded[name].add(index, trace, first)
+                if first:
+                    written[name].append(trace.tokens)
                 seen.add(name)
             progress.advance(number + 1, total)
     scored.stores.before(0)
-    return decoded, rounds
+    return decoded, written, rounds
 
 
 def _turns(names: Sequence[Name], generator: np.random.Generator) -> list[Name]:
@@ -140,28 +110,28 @@ def prove(scored: Scored) -> None:
                 prove_greedily(replace(candidate.parts, spec=spec))
 
 
-def not_lossless(scored: Scored, decoded: dict[Name, Decoded]) -> set[Name]:
+def not_lossless(scored: Scored, written: Written) -> set[Name]:
     """The candidates that should be lossless and wrote, at T = 0, a completion that rounding does not explain."""
     if scored.config.sampling.temperature > 0:
         return set()
-    own = decoded[BASELINE].texts
+    own = written[BASELINE]
     lossless = {candidate.name: candidate.parts for candidate in scored.candidates if candidate.lossy is None}
     return {
         name
-        for name, one in decoded.items()
+        for name, texts in written.items()
         if (parts := lossless.get(name[0])) is not None
-        for index, (right, text) in enumerate(zip(own, one.texts, strict=True))
+        for index, (right, text) in enumerate(zip(own, texts, strict=True))
         if unexplained_difference(parts, index, right, text) is not None
     }
 
 
-def same_texts(scored: Scored, decoded: dict[Name, Decoded]) -> float | None:
+def same_texts(scored: Scored, written: Written) -> float | None:
     """The share of completions of lossless candidates that equal the target's; None at T > 0."""
     if scored.config.sampling.temperature > 0:
         return None
     lossless = {candidate.name for candidate in scored.candidates if candidate.lossy is None}
-    own = decoded[BASELINE].texts
-    theirs = [one.texts for (name, _), one in decoded.items() if name in lossless]
+    own = written[BASELINE]
+    theirs = [texts for (name, _), texts in written.items() if name in lossless]
     same = [a == b for texts in theirs for a, b in zip(own, texts, strict=True)]
     return sum(same) / len(same) if same else None
 
@@ -188,9 +158,9 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         gammas = {candidate.name: _policies(candidate, progress) for candidate in candidates}
         prove(scored)
         before = core_times()
-        decoded, rounds = interleave(scored, all_decoders(scored, gammas), progress)
+        decoded, written, rounds = interleave(scored, all_decoders(scored, gammas), progress)
         waited = waited_share(before)
-        wrong = not_lossless(scored, decoded)
+        wrong = not_lossless(scored, written)
     config, surroundings = scored.config, environment()
     measured_of = heading(config, surroundings, candidates[0].parts.engine)
     record: ValidateDocument = {
@@ -199,15 +169,15 @@ def prediction_error(configs: Sequence[ChooseConfig], progress: Progress) -> tup
         "prompts": len(scored.sample.texts),
         "tokens": sum(map(len, scored.sample.texts)),
         "repeats": config.repeats,
-        "rounds": [round_record(one) for one in rounds],
+        "rounds": rounds,
         "disturbed_by": disturbed_by(rounds, waited),
         "created": time_stamp(),
         "rows": _rows(scored, decoded, rounds, wrong),
         "policies": [row for one in candidates for row in _against_best(one, decoded, wrong, scored.groups)],
         "learning": _learning(scored, decoded),
         "alpha_rows": alpha_rows(scored, measured_of["hardware"]),
-        "same_texts": same_texts(scored, decoded),
-        "decoded": [one.to_json(name) for name, one in decoded.items()],
+        "same_texts": same_texts(scored, written),
+        "decoded": list(decoded.values()),
         "configs": [asdict(candidate.config) for candidate in candidates],
         "environment": surroundings,
         **scored.at_context(),
@@ -262,7 +232,7 @@ def _alpha_decoded(candidate: LoadedCandidate, did: Decoded, groups: Sequence[in
     """
     if candidate.rule != "exact" or candidate.config.draft.falls_with_position:
         return None
-    counts = list(zip(did.accepted, did.tested, strict=True))
+    counts = list(zip(did.accepted, did.judged, strict=True))
     return over_rows(counts, ratio, scale="probability", groups=groups)
 
 

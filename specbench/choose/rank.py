@@ -11,7 +11,6 @@ from statistics import fmean
 
 from specbench.analysis.costs.core_time import disturbed_by, least_disturbed
 from specbench.analysis.costs.costs import step_seconds
-from specbench.analysis.costs.probe import Round
 from specbench.analysis.first_token import Starts
 from specbench.analysis.forecast.predict import Grown, Prediction, Predictions
 from specbench.choose.alpha import score
@@ -24,7 +23,7 @@ from specbench.choose.reasons import label, of_batches, of_lossy, reasons
 from specbench.choose.settled import prepare, resolve_all
 from specbench.choose.skips import with_skips
 from specbench.choose.starts import of_starts, time_starts
-from specbench.choose.timed_passes import predictions, round_record, timed
+from specbench.choose.timed_passes import predictions, timed
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.verbs import ChooseConfig, as_run
@@ -54,6 +53,7 @@ from specbench.records.choosing import (
 from specbench.records.documents import saved_document, write_document
 from specbench.records.marks import why_unproved
 from specbench.records.run_record import SCHEMA_VERSION
+from specbench.records.timed_rounds import Round
 from specbench.text.translation import TranslatedModel
 
 SHORT_S = 5.0  # a recommendation that takes no longer is not forecast
@@ -248,7 +248,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "sample_s": scored.sample.seconds,
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
-        "rounds": [round_record(one) for one in rounds],
+        "rounds": list(rounds),
         "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
@@ -283,7 +283,7 @@ def of_experts(table: Predictions, rounds: Sequence[Round], scored: Scored) -> l
     """How many experts the best candidate's full passes read; nothing for a target without experts, or for a batch."""
     best = table.ranked[0]
     experts: Experts | None = getattr(scored.candidates[0].parts.target, "experts", None)
-    full = [one for seen in rounds for one in seen.passes[best.draft, best.gamma] if one.drafted == best.gamma]
+    full = [one for seen in rounds for one in seen.by_key[best.draft, best.gamma] if one.drafted == best.gamma]
     read = [one.experts for one in full if one.experts is not None]
     if experts is None or not read:
         return []

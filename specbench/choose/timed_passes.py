@@ -2,16 +2,14 @@
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict
 
 from specbench.analysis.costs.core_time import undisturbed
-from specbench.analysis.costs.probe import Round, Timed, already_collected, probe, probe_rows, text_of
+from specbench.analysis.costs.probe import already_collected, probe, probe_rows, text_of
 from specbench.analysis.forecast.predict import Grown, Predictions
 from specbench.choose.candidates import Scored
 from specbench.experiment.runner import Progress
 from specbench.formatting import duration
-from specbench.records.choosing import RoundRecord
-from specbench.records.run_record import Row
+from specbench.records.timed_rounds import Round
 
 FEWEST_ROUNDS = 2  # that a ranking is made from
 ROUGH = 100  # resamples of a ranking that is only shown on the way
@@ -119,20 +117,3 @@ def predictions(
         batch > 1,
         scored.groups,
     )
-
-
-def round_record(one: Round) -> RoundRecord:
-    """A round as plain values."""
-    return {
-        "steps_s": one.steps_s,
-        "first_steps_s": one.first_steps_s,
-        "waited": one.waited,
-        "passes": [
-            {"candidate": name, "gamma": gamma, "timed": [_plain(seen) for seen in passes]}
-            for (name, gamma), passes in one.passes.items()
-        ],
-    }
-
-
-def _plain(seen: Timed) -> Row:
-    return {name: number for name, number in asdict(seen).items() if number is not None}

@@ -154,12 +154,12 @@ def _reasons(best: Sequence[LoadRow], schedules: Mapping[str, Sequence[LoadSpan]
     else:
         lines.append(f"a draft pays up to load {drafting[-1]:.2f}, and not above")
     for name, spans in schedules.items():
-        said = ", ".join(f"{_sizes(one)} {one['gamma'] or 'no draft'}" for one in spans)
+        said = ", ".join(f"{_sizes(one)} {one.gamma or 'no draft'}" for one in spans)
         lines.append(f"{name}, γ that emits most tokens per second, by requests that decode at a time: {said}")
     return lines
 
 
 def _sizes(span: LoadSpan) -> str:
-    if span["last"] is None:
-        return f"{span['first']}+:"
-    return f"{span['first']}:" if span["first"] == span["last"] else f"{span['first']}–{span['last']}:"
+    if span.last is None:
+        return f"{span.first}+:"
+    return f"{span.first}:" if span.first == span.last else f"{span.first}–{span.last}:"

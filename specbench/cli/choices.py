@@ -136,9 +136,9 @@ def _contents(group: str, names: Sequence[str], search: Sequence[str]) -> dict[s
 
 
 def _target(name: str, search: Sequence[str]) -> tuple[Content, str]:
-    """Return a target's content and its default task, composed.
+    """Return the content of the target `name` and the name of its default task, composed.
 
-    It names that, and maybe its usual draft, by overrides, which replace what must be there.
+    A target's file overrides the task, and maybe the draft; Hydra only overrides a choice that is made, so any is.
     """
     from specbench.compose.hydra_app import plain_config
 

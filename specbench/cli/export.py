@@ -69,7 +69,7 @@ def _require_passes(arguments: Namespace) -> None:
 
 def _forced(form: str, results: str, names: list[str]) -> str | dict[str, object]:
     """The acceptance of runs, in the form in which another program is set to it."""
-    from specbench.interop.readings.forced import written
+    from specbench.interop.readings.forced_from_runs import written
 
     catalog = Catalog(results)
     records = [to_json(catalog.whole(run_id)) for run_id in dict.fromkeys(map(catalog.find, names))]

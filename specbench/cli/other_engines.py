@@ -19,7 +19,8 @@ from specbench.errors import MachineError, UserError, closest_first
 from specbench.formatting import interval_of
 from specbench.interop.serving.settings import EngineSettings, parse_schedule, settings_for
 from specbench.interop.serving.settings.engines import ENGINES
-from specbench.interop.serving.settings.wanted import Span
+from specbench.recorded import from_json, to_json
+from specbench.records.choosing import LoadSpan
 
 if TYPE_CHECKING:
     from specbench.interop.starting.measure_started import Checked
@@ -199,7 +200,7 @@ def as_ranking(record: Mapping[str, Any]) -> list[dict[str, Any]]:
     known = {one["candidate"]: one for one in record["alpha_rows"]}
     rows = []
     for name in sorted(pays & {*record["schedules"]}, key=lambda name: -goodput[name]):
-        spans = [Span(one["first"], one["last"], one["gamma"]) for one in record["schedules"][name]]
+        spans = from_json(list[LoadSpan], to_json(record["schedules"][name]))
         drafting = [span.gamma for span in spans if span.gamma]
         if drafting:
             rows.append({

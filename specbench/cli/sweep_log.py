@@ -60,7 +60,7 @@ def place() -> str:
 
 
 @contextlib.contextmanager
-def watching(file: Path, stream: IO[str], every_s: float = SECONDS_BETWEEN_LOOKS) -> Iterator[None]:
+def watching(file: Path, stream: IO[str]) -> Iterator[None]:
     """Print to `stream` how many jobs are done whenever one has ended, for launchers whose jobs print elsewhere."""
     ended, seen = threading.Event(), 0
 
@@ -75,7 +75,7 @@ def watching(file: Path, stream: IO[str], every_s: float = SECONDS_BETWEEN_LOOKS
             print(f"{ended_jobs} ended" + (f", {failed} of them failed" if failed else ""), file=stream, flush=True)
 
     def watch() -> None:
-        while not ended.wait(every_s):
+        while not ended.wait(SECONDS_BETWEEN_LOOKS):
             look()
 
     thread = threading.Thread(target=watch, daemon=True)

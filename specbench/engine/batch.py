@@ -21,7 +21,8 @@ from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.network_parts import LastRead
 from specbench.engine.layout import Layout, OpenTree, chain, padded, ragged
-from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens, innermost, require_readable
+from specbench.engine.reads import Read, ReadsThrough
+from specbench.engine.session import Model, Prompt, Session, Tokens, innermost, require_readable
 from specbench.errors import UserError
 
 FIRST_CAPACITY = 64

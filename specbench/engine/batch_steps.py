@@ -19,7 +19,8 @@ from specbench.engine.clock import RUNS
 from specbench.engine.experts import Experts
 from specbench.engine.layout import Layout
 from specbench.engine.placement import Placement
-from specbench.engine.session import Marking, Now, Prompt, Read, Session
+from specbench.engine.reads import Read
+from specbench.engine.session import Marking, Now, Prompt, Session
 
 
 class StepsOfRows(Protocol):

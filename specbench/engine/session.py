@@ -6,9 +6,9 @@ cache cannot be expressed.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -17,8 +17,6 @@ from specbench.engine.experts import Chosen, Experts
 from specbench.errors import UserError
 from specbench.kernels.rows import ALGORITHM_1, RuleInC
 from specbench.sampling import TokenChoice
-
-T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -309,40 +307,3 @@ def up_to_end(tokens: list[int], eos_ids: frozenset[int]) -> list[int]:
         if token in eos_ids:
             return tokens[: index + 1]
     return tokens
-
-
-# The reads that a sequence requests from models: a generator yields a `Read` when it needs a model, and receives the
-# logits. A driver answers reads singly, or for a batch at once.
-
-
-class Read(NamedTuple):
-    """`session` is to read `tokens`; the answer is what `Session.extend` returns."""
-
-    session: Session
-    tokens: Tokens
-    parents: Sequence[int] | None = None
-
-
-class ReadsThrough(ABC):
-    """A session that leaves its reads to another, which may be a row of a batch."""
-
-    session: Session
-
-    @abstractmethod
-    def through(self, tokens: Tokens, parents: Sequence[int] | None = None) -> tuple[Read, Callable[[Tensor], Tensor]]:
-        """Tokens that `session` must read for `tokens`, and a function from its logits to the result of `extend`."""
-
-
-Reading = Generator[Read, Tensor, T]
-
-
-def answered(reading: Generator[Any, Any, T]) -> T:
-    """The result of `reading`, each of its reads answered by the session itself."""
-    answer = None
-    while True:
-        try:
-            session, tokens, parents = reading.send(answer)
-        except StopIteration as over:
-            result: T = over.value
-            return result
-        answer = session.extend(tokens, parents)

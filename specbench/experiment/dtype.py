@@ -8,9 +8,9 @@ use the same dtype: a different dtype would be a different run.
 import json
 import os
 from contextlib import suppress
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Annotated, Literal
 
 import torch
 
@@ -23,6 +23,7 @@ from specbench.engine.weights.dtype_probe import linear_maps, probe
 from specbench.environment import environment, hardware
 from specbench.files import PRIVATE, is_own, json_digest, own_cache
 from specbench.kernels import is_available
+from specbench.recorded import OMITTED, from_json, to_json
 
 # float32 is taken if its linear maps need less than this share of bfloat16's time; the rest of a step favours
 # bfloat16: t5-mini's maps took 0.9 of bfloat16's time in float32, and its whole step 1.5 times as long.
@@ -33,10 +34,10 @@ CLEARLY = 0.6
 class DtypeProbe:
     """The dtype chosen, and the times of the linear maps of the target's shape over one token plus over eight, ms."""
 
-    dtype: str
+    dtype: Literal["bfloat16", "float32"]
     bfloat16_ms: float
     float32_ms: float
-    waited: float | None = None  # share of the time waited for a core, if it was too much
+    waited: Annotated[float | None, OMITTED] = None  # share of the time waited for a core, if it was too much
 
     @property
     def line(self) -> str:
@@ -46,14 +47,6 @@ class DtypeProbe:
             f"{self.float32_ms:.2f} in float32 (float32 is taken below {bound:.2f} ms); to pin it: dtype={self.dtype}"
             + ("" if self.waited is None else f"; CONTENDED: it waited for a core {100 * self.waited:.0f}% of its time")
         )
-
-
-class _Probed(TypedDict):
-    """A file of the cache."""
-
-    dtype: Literal["bfloat16", "float32"]
-    bfloat16_ms: float
-    float32_ms: float
 
 
 _probed: dict[str, DtypeProbe | None] = {}  # of this process
@@ -88,7 +81,7 @@ def _engine(config: RunConfig) -> str:
 def _measured(file: Path, maps: list[tuple[int, int]], engine: str, threads: int) -> DtypeProbe:
     """A new probe, cached in `file` unless the process waited for a core each time that it was tried."""
     (short, wide), waited = least_disturbed(lambda: probe(maps, engine, threads))
-    chosen = "float32" if wide < CLEARLY * short else "bfloat16"
+    chosen: Literal["bfloat16", "float32"] = "float32" if wide < CLEARLY * short else "bfloat16"
     found = DtypeProbe(chosen, round(1000 * short, 4), round(1000 * wide, 4))
     if waited is not None and waited > MOST_WAITED:
         return replace(found, waited=round(waited, 4))
@@ -97,8 +90,8 @@ def _measured(file: Path, maps: list[tuple[int, int]], engine: str, threads: int
 
 def _read(file: Path) -> DtypeProbe | None:
     try:
-        found: _Probed = border.parse(border.read_bytes(file), _Probed)
-        return DtypeProbe(found["dtype"], found["bfloat16_ms"], found["float32_ms"]) if is_own(file) else None
+        found: DtypeProbe = from_json(DtypeProbe, border.parse(border.read_bytes(file), DtypeProbe))
+        return found if is_own(file) else None
     except Unreadable:
         return None
 
@@ -110,7 +103,7 @@ def _written(file: Path, found: DtypeProbe) -> DtypeProbe:
         file.parent.mkdir(parents=True, exist_ok=True)
         try:
             with open(part, "x", opener=lambda name, flags: os.open(name, flags, PRIVATE)) as opened:
-                opened.write(json.dumps(asdict(found)))
+                opened.write(json.dumps(to_json(found)))
             os.link(part, file)  # fails if the file exists
         except FileExistsError:
             if (there := _read(file)) is not None:

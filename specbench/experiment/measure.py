@@ -183,7 +183,7 @@ def prompt_record(parts: Parts, index: int, baseline: Trace, ours: Trace, load: 
     if stores := draft.stores():
         raw["grown"] = sum(one.grown or 0 for one in stores)
     raw["beta"], raw["lenient"], raw["total_variation"] = agreement.beta, under, varied
-    raw["signs"] = {"named": agreement.signs.named, "sums": agreement.signs.sums}
+    raw["signs"] = agreement.signs
     return raw
 
 

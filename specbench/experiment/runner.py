@@ -1,8 +1,7 @@
 """Decode every prompt with and without the draft; finished prompts are never lost or repeated."""
 
 import contextlib
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
@@ -19,85 +18,21 @@ from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
 from specbench.environment import time_stamp
 from specbench.errors import MachineError, UserError
+from specbench.experiment.between_prompts import Decoded, decoded, give_completions, learn_from, put_answers
 from specbench.experiment.drafting_plan import with_gamma
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
 from specbench.experiment.measure import measure_prompt, warm_up
 from specbench.experiment.measure_batch import BatchParts, groups, measure_group, warm_up_rows
-from specbench.experiment.prompts import encode, transcript_of
 from specbench.experiment.record import failed_record, make_record
 from specbench.experiment.run_parts import Parts, build_each, resolve
-from specbench.loading import require_room
 from specbench.loading.model_loader import ModelLoader
 from specbench.loading.tensor_parallel import agree, join
-from specbench.methods.model.config import ModelDraftConfig
 from specbench.records import store
 from specbench.records.journal import Journal
 from specbench.records.prediction import DraftingPlan
 from specbench.records.run_record import PromptRecord, RunRecord
 from specbench.records.store import Result
-
-# Between two prompts turns are answered, and drafts that grow or learn read the completion.
-
-
-def put_answers(parts: Parts, place: int, answers: Mapping[int, str]) -> None:
-    """Complete the prompt at `place` by the target's answers, by index of their example, to the turns before it.
-
-    The target's own answers are read with and without the draft. Raises UserError if the prompt is too long.
-    """
-    example = parts.examples[place]
-    earlier = len(example.turns) - 1
-    if earlier < 1:
-        return
-    given = [answers[example.index - back] for back in range(earlier, 0, -1)]
-    prompt = encode(parts.config, parts.vocabulary, example, given)
-    require_room(parts.config, parts.target.longest, [prompt])
-    parts.prompts[place] = prompt
-    parts.examples[place] = replace(example, prompt=transcript_of(example, given))
-
-
-Decoded = tuple[int, list[int]]  # the place of a prompt, and the tokens of its text
-
-
-def decoded(places: Iterable[int], prompts: Iterable[PromptRecord]) -> list[Decoded]:
-    """The speculative completions of the prompts at `places`."""
-    return [(place, prompt["speculative"].tokens) for place, prompt in zip(places, prompts, strict=True)]
-
-
-def give_completions(parts: Parts, texts: Sequence[Decoded]) -> None:
-    """Add `texts` to the draft's store, in this order."""
-    for draft in parts.draft.stores():
-        draft.add_texts([(parts.prompts[place], tokens) for place, tokens in texts])
-
-
-def learn_from(parts: Parts, place: int, prompt: PromptRecord) -> None:
-    """Let the draft learn from the prompt at `place`, decoded just now, and add to its record what it learnt.
-
-    With `draft.online_timed` the seconds are part of this prompt's decoding time.
-    """
-    draft, config = parts.draft, parts.config.draft
-    if not (isinstance(config, ModelDraftConfig) and config.online):
-        return
-    parts.target.now()  # all work given to the device before is done
-    began = time.perf_counter()
-    lesson = draft.learn(parts.prompts[place], prompt["speculative"].tokens)
-    if lesson is None:
-        return
-    if lesson.steps:  # CUDA graphs are captured again now, and not before the timing of the next prompt starts
-        for model in parts.draft.models:
-            model.get_ready(parts.prompts[place], parts.spec.max_new_tokens)
-    parts.target.now()
-    seconds = time.perf_counter() - began
-    prompt["online"] = {
-        "rejected": lesson.rejected,
-        "positions": lesson.positions,
-        "steps": lesson.steps,
-        "loss": lesson.loss,
-        "seconds": seconds,
-        "timed": config.online_timed,
-    }
-    if config.online_timed:
-        prompt["speculative"].decode_s += seconds
 
 
 @contextlib.contextmanager

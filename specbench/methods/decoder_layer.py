@@ -21,8 +21,6 @@ from transformers.models.t5.modeling_t5 import T5Attention
 from specbench.engine.beside.declared import Attend, Source
 from specbench.errors import UserError
 
-FIRST_CAPACITY = 64  # slots of a cache
-
 
 @dataclass(frozen=True)
 class LayerShape:

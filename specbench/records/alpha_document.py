@@ -2,7 +2,7 @@
 
 from typing import Annotated, NotRequired, TypedDict
 
-from specbench.records.draft_signs import Finding, SignsRecord
+from specbench.records.draft_signs import Finding, Signs
 from specbench.records.numbers import Vocabularies
 from specbench.records.run_record import Config, Document, FrozenConfig
 from specbench.records.units import Probability, Seconds
@@ -107,7 +107,7 @@ class ScoredText(ScoredAhead):
     """The agreement of a draft with a completion: the fields of `analysis.acceptance.agreement.Agreement`."""
 
     ahead: NotRequired[list[ScoredAhead]]
-    signs: NotRequired[SignsRecord]
+    signs: NotRequired[Signs]
 
 
 class ScoredSetting(TypedDict):

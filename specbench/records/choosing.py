@@ -1,10 +1,13 @@
 """The types of the documents that choose for a target: `recommend`, its `--load` and its `--validate`."""
 
+from dataclasses import dataclass
 from typing import Annotated, NotRequired, TypedDict
 
 from specbench.records.alpha_document import AlphaRow
+from specbench.records.decoded import Trace
 from specbench.records.prediction import PredictionRow
 from specbench.records.run_record import Config, Document, Row
+from specbench.records.timed_rounds import Round
 from specbench.records.units import Seconds
 from specbench.stats import Interval
 
@@ -73,23 +76,6 @@ class Verified(CandidateNames):
     alike: NotRequired[Annotated[float, "of another engine: share of completions equal to those without a draft"]]
 
 
-class TimedPasses(TypedDict):
-    """The timed passes of one candidate and gamma in one round."""
-
-    candidate: str
-    gamma: int
-    timed: Annotated[list[Row], "what `analysis.costs.probe.Timed` holds"]
-
-
-class RoundRecord(TypedDict):
-    """A round of timed passes, at one place of one completion."""
-
-    steps_s: list[float]
-    first_steps_s: list[float]
-    waited: NotRequired[Annotated[float | None, "share of the time in which the process waited for a core"]]
-    passes: list[TimedPasses]
-
-
 class OfContext(TypedDict, total=False):
     """The context of the prompts; absent if none was set."""
 
@@ -118,7 +104,7 @@ class Choosing(OfTarget, OfContext):
     """The common fields of `recommend` and `validate`."""
 
     alpha_rows: list[AlphaRow]
-    rounds: list[RoundRecord]
+    rounds: list[Round]
     disturbed_by: NotRequired[Annotated[str | None, "the signs, in words, that other work disturbed the times"]]
 
 
@@ -182,7 +168,8 @@ class TurnCostRow(TypedDict):
     verify_cost: Annotated[dict[str, float], "v(B, gamma), by rows"]
 
 
-class LoadSpan(TypedDict):
+@dataclass(frozen=True)
+class LoadSpan:
     """Batch sizes, from `first` to `last` (null: and above), and the gamma with the highest tokens per second there."""
 
     first: int
@@ -246,8 +233,9 @@ class Learning(TypedDict):
     decode_s: Seconds
 
 
-class DecodedRecord(TypedDict):
-    """The decoding of each prompt by one candidate and gamma, over all repeats."""
+@dataclass
+class Decoded:
+    """The decoding of each prompt by one candidate and gamma, over all repeats; of the first also the draft tokens."""
 
     candidate: str
     gamma: int | str
@@ -255,7 +243,22 @@ class DecodedRecord(TypedDict):
     start_s: list[float]
     tokens: list[int]
     accepted: list[int]
-    judged: list[int]
+    judged: Annotated[list[int], "draft tokens that were tested"]
+
+    @classmethod
+    def of(cls, name: tuple[str, int | str], prompts: int) -> "Decoded":
+        """Nothing decoded yet."""
+        return cls(*name, [0.0] * prompts, [0.0] * prompts, [0] * prompts, [0] * prompts, [0] * prompts)
+
+    def add(self, index: int, trace: Trace, first: bool) -> None:
+        """Count a decoding of the prompt `index`; `first`: with its draft tokens."""
+        self.decode_s[index] += trace.decode_s
+        self.start_s[index] += trace.start_s
+        self.tokens[index] += len(trace.tokens)
+        if first:
+            self.accepted[index] += sum(p.accepted for p in trace.passes)
+            # A token drafted after an accepted end of sequence was not tested.
+            self.judged[index] += sum(min(p.emitted, p.drafted) for p in trace.passes)
 
 
 class ValidateDocument(Choosing):
@@ -269,4 +272,4 @@ class ValidateDocument(Choosing):
     policies: list[PolicyRow]
     learning: Learning
     same_texts: float | None
-    decoded: list[DecodedRecord]
+    decoded: list[Decoded]

@@ -59,17 +59,20 @@ class TreeForecast(TypedDict):
     passes: Annotated[float | None, "null where they cannot be computed"]
 
 
-class OnlineRecord(TypedDict):
-    """What a draft with `draft.online=true` did after a prompt. Its `beta` are from the weights before."""
+@dataclass(frozen=True)
+class Lesson:
+    """What a draft with `draft.online=true` learnt after a prompt. The prompt's `beta` are from the weights before."""
 
     rejected: Annotated[int, "drafted tokens of this prompt that were rejected"]
     positions: Annotated[
         int, "positions of this and earlier prompts that the update after this prompt learnt from; 0 without an update"
-    ]
-    steps: Annotated[int, "of the optimiser"]
-    loss: Annotated[float | None, "KL(p || q) before the first step, mean over the positions; null without a step"]
-    seconds: Annotated[float, "seconds of learning, including the update of captured steps"]
-    timed: Annotated[bool, "whether they are part of the speculative decode_s"]
+    ] = 0
+    steps: Annotated[int, "of the optimiser"] = 0
+    loss: Annotated[float | None, "KL(p || q) before the first step, mean over the positions; null without a step"] = (
+        None
+    )
+    seconds: Annotated[float, "seconds of learning, including the update of captured steps"] = 0.0
+    timed: Annotated[bool, "whether they are part of the speculative decode_s"] = False
 
 
 class UsedRecord(TypedDict):

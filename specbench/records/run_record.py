@@ -10,14 +10,14 @@ from typing import Annotated, Any, Literal, NotRequired, TypedDict
 
 from specbench.environment import Environment
 from specbench.records.decoded import LoadRecord, ProcessTimes, Trace
-from specbench.records.draft_signs import SignsRecord
+from specbench.records.draft_signs import Signs
 from specbench.records.machine_record import MachineRecord, StateRecord
 from specbench.records.numbers import FailedSummary, Summary
 from specbench.records.prediction import DraftingPlan
 from specbench.records.prompt_sums import (
     Difference,
     Evidence,
-    OnlineRecord,
+    Lesson,
     RuleSums,
     TreeForecast,
     UsedRecord,
@@ -72,7 +72,7 @@ class PromptRecord(TypedDict):
     beta: Annotated[
         list[float], "probability of acceptance at each token of the baseline's completion (Definition 3.1)"
     ]
-    signs: NotRequired[SignsRecord]
+    signs: NotRequired[Signs]
     lenient: NotRequired[Annotated[dict[str, float], "by lenience: the sum of beta under it"]]
     total_variation: NotRequired[Annotated[dict[str, float], "by lenience: the sum over the tokens"]]
     rule: NotRequired[RuleSums]
@@ -82,7 +82,7 @@ class PromptRecord(TypedDict):
     thinking: NotRequired[Annotated[bool, "whether the chat template leaves the prompt inside thinking"]]
     category: NotRequired[Annotated[str, "kind of prompt, from task.category_field"]]
     grown: NotRequired[Annotated[int, "tokens of earlier completions in the draft's store (draft.grow=true)"]]
-    online: NotRequired[OnlineRecord]
+    online: NotRequired[Lesson]
     runs: NotRequired[
         Annotated[list[ProcessTimes], "with runs=N: the times in each process, of which the other times are the mean"]
     ]

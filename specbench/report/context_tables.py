@@ -107,7 +107,7 @@ def rows_of_documents(documents: Sequence[RecommendDocument | ValidateDocument])
     """A row for each candidate, gamma and context of recommendations or validations, by candidate."""
     rows: list[Row] = []
     for document in documents:
-        step_s = median(step for one in document["rounds"] for step in one["steps_s"])
+        step_s = median(step for one in document["rounds"] for step in one.steps_s)
         batch = min(cast(Row, row).get("batch", 1) for row in document["rows"])  # whose steps the document holds
         for row in document["rows"]:
             if row.get("batch", 1) != batch:

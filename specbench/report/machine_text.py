@@ -77,6 +77,7 @@ def _states(record: RunRecord) -> Iterator[tuple[str, str]]:
 
 
 def _while_running(gpus: Sequence[GpuState]) -> str:
+    """The readings of a GPU during the run: ranges of clock, temperature and power, and causes of lower clocks."""
     causes = Counter(cause for one in gpus for cause in one["throttled"])
     throttled = ", ".join(f"{cause} in {times}" for cause, times in causes.items()) or "no reason for lower clocks"
     others = max((one["others"] for one in gpus if one["others"] is not None), default=None)

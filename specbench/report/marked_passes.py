@@ -19,6 +19,7 @@ Kind = Literal["accepted", "rejected", "target"]  # target: the correction, or t
 # End-of-text tokens: T5 and Llama 2, Gemma, BERT, GPT-2, Qwen and SmolLM2, Llama 3, Phi.
 ENDS = ("</s>", "<eos>", "<end_of_turn>", "[SEP]", "<|endoftext|>", "<|im_end|>", "<|eot_id|>", "<|end_of_text|>",
         "<|end|>")  # fmt: skip
+LONGEST = 44  # tokens of a typical prompt's completion
 PER_LINE = 106  # characters of a line, what came before included
 
 
@@ -87,7 +88,7 @@ def along_path(a_pass: Pass) -> list[int]:
     return [tokens[node] for node in (*path, *([parents.index(end)] if end in parents else []))]
 
 
-def typical_prompt(record: RunRecord, longest: int = 44) -> int:
+def typical_prompt(record: RunRecord) -> int:
     """The index of a typical prompt; for a kept record, of the prompt that it shows.
 
     Of the longest tenth of the prompts that fit, have a rejection and repeat no n-gram, the prompt whose tokens per
@@ -99,7 +100,7 @@ def typical_prompt(record: RunRecord, longest: int = 44) -> int:
     lengths = [len(prompt["speculative"].tokens) for prompt in record["prompts"]]
     rejected = [any(p.accepted < p.drafted for p in of_prompt) for of_prompt in passes]
     sound = [repeated(prompt["speculative"].tokens) == 0 for prompt in record["prompts"]]
-    fitting = [i for i, length in enumerate(lengths) if rejected[i] and sound[i] and length <= longest]
+    fitting = [i for i, length in enumerate(lengths) if rejected[i] and sound[i] and length <= LONGEST]
     fitting = fitting or list(range(len(lengths)))
     alike = [_likeness(prompt) for prompt in record["prompts"]]
     fitting = sorted(fitting, key=lambda i: -alike[i])[: 1 + len(fitting) // 5]

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from specbench.engine.batch_steps import BatchableModel, StepsOfRows
-from specbench.engine.session import Model, Prompt, Read, ReadsThrough, Session, Tokens, WrappedModel
+from specbench.engine.reads import Read, ReadsThrough
+from specbench.engine.session import Model, Prompt, Session, Tokens, WrappedModel
 from specbench.errors import UserError
 from specbench.text.vocabulary import Spelling, Vocabulary, unfinished
 from specbench.theory.trees import ROOT

@@ -19,7 +19,8 @@ from specbench.engine.batch import Batch, read_together
 from specbench.engine.capture.static import StaticModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.native.native_model import NativeModel
-from specbench.engine.session import Prompt, Read
+from specbench.engine.reads import Read
+from specbench.engine.session import Prompt
 from specbench.kernels import is_available
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.lookup.draft import LookupDraft

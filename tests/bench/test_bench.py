@@ -12,7 +12,9 @@ import torch
 from specbench.analysis.costs.core_time import CoreTime
 from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.bench.bench_files import table, write
-from specbench.bench.benchmark import PROMPT_LENGTHS, Bench, _row, bench
+from specbench.bench.bench_setup import Bench, row_of
+from specbench.bench.benchmark import bench
+from specbench.bench.long_prompts import PROMPT_LENGTHS
 from specbench.bench.parts import take_apart
 from specbench.bench.timing import Decoder, Timing, in_turn, times_faster
 from specbench.cli import main
@@ -159,10 +161,10 @@ def test_a_fault_of_ours_is_not_said_to_be_of_transformers(monkeypatch: pytest.M
 
     setup = SimpleNamespace(prompts=[None], repeats=1)
     works: Decoder = lambda index: (1.0, [1])  # noqa: E731
-    row = _row("a", "what", setup, (works, raises))  # type: ignore[arg-type]
+    row = row_of("a", "what", setup, (works, raises))  # type: ignore[arg-type]
     assert row.note == "their decoding fails: no such shape"
     with pytest.raises(RuntimeError, match="no such shape"):
-        _row("a", "what", setup, (raises, works))  # type: ignore[arg-type]
+        row_of("a", "what", setup, (raises, works))  # type: ignore[arg-type]
 
 
 def test_rows_of_a_part_that_waited_for_a_core_are_marked(setup: Bench, monkeypatch: pytest.MonkeyPatch) -> None:

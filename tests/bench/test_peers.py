@@ -15,9 +15,11 @@ from transformers import T5ForConditionalGeneration
 
 from specbench.algorithm.decoding import DecodingSpec, autoregressive
 from specbench.bench import peers
-from specbench.bench.benchmark import Bench, bench
+from specbench.bench.bench_setup import Bench
+from specbench.bench.benchmark import bench
 from specbench.bench.gguf import neighbouring
-from specbench.bench.peers import MATCH, PEERS, Peer, PromptLookup, Work, ctranslate2, llama_cpp
+from specbench.bench.peer_process import MATCH, PromptLookup
+from specbench.bench.peers import PEERS, Peer, Work, ctranslate2, llama_cpp
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.paths import shipped
@@ -171,7 +173,7 @@ def test_llama_cpp_reads_the_targets_own_gguf_file(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(peers, "_process", lambda: SimpleNamespace(submit=submit))
     peer = llama_cpp(work(folder="./models/x-Q4_0.gguf", prompts=[Prompt((), (1, 2))]))
-    assert asked == [("_load_llama", "./models/x-Q4_0.gguf")] and peer.what == "llama.cpp 0 on x-Q4_0.gguf"
+    assert asked == [("load_llama", "./models/x-Q4_0.gguf")] and peer.what == "llama.cpp 0 on x-Q4_0.gguf"
 
 
 class Package:

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from specbench.choose.prediction_error import Decoded
 from specbench.cli import main
 from specbench.config.paths import shipped
 from specbench.records.catalog import Catalog
+from specbench.records.choosing import Decoded
 from specbench.records.decoded import Pass, Trace
 from specbench.records.prompt_sums import Difference
 from tests.support.calls import small
@@ -85,10 +85,10 @@ def test_a_rules_key_without_the_rule_is_refused(argv: list[str], capfd: Capture
 
 def test_tokens_drafted_after_the_end_of_a_completion_are_not_tested() -> None:
     """One kept and one rejected; all three kept; the end kept, with two drafted after it."""
-    times, did = (0.0, 0.0, 0.0), Decoded.of(1)
+    times, did = (0.0, 0.0, 0.0), Decoded.of(("", 0), 1)
     passes = [Pass(3, 1, 2, *times), Pass(3, 3, 4, *times), Pass(3, 1, 1, *times)]
     did.add(0, Trace([5, 6, 7, 8, 9, 10, 1], 0.0, 1.0, passes=passes), first=True)
-    assert (did.accepted, did.tested) == ([5], [6])
+    assert (did.accepted, did.judged) == ([5], [6])
 
 
 @pytest.mark.full

@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
+from specbench import border
+from specbench.analysis.acceptance.agreement import Agreement
 from specbench.choose import alpha as scoring
 from specbench.choose import timed_passes as passes
-from specbench.choose.kept import agreement_of
 from specbench.cli import main
+from specbench.recorded import from_json, to_json
 
 pytestmark = pytest.mark.usefixtures("short_probes")
 
@@ -110,9 +112,8 @@ def test_agreements_are_the_same_after_a_file(argv: list[str], tmp_path: Path) -
     for file in (tmp_path / "results" / "alpha" / "unfinished").iterdir():
         for line in file.read_text().splitlines():
             row = json.loads(line)["agreement"]
-            from dataclasses import asdict
-
-            assert asdict(agreement_of(row)) == row
+            border.check(row, Agreement, finite=False)
+            assert to_json(from_json(Agreement, row)) == row
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from specbench.analysis.queueing import Request, Served, simulate
 from specbench.analysis.turn_costs import Costs, fit, seen, served
 from specbench.choose.under_load import _reasons
 from specbench.cli import main
-from specbench.engine.session import Read
+from specbench.engine.reads import Read
 from specbench.records.choosing import LoadDocument
 from specbench.records.decoded import Pass, Trace
 from specbench.report.figures.goodput import goodput, where_drafts_stop

@@ -11,8 +11,7 @@ import pytest
 import torch
 
 import specbench.experiment.runner as runner
-from specbench.cli import main, sweep_log
-from specbench.cli import run as cli_run
+from specbench.cli import main, sweep_log, sweeping
 from specbench.cli.run import job
 from specbench.compose.hydra_app import Job
 from specbench.compose.hydra_errors import one_line
@@ -152,7 +151,7 @@ def test_a_lost_worker_is_one_line(
     def killed(*_: object) -> None:
         raise joblib.externals.loky.process_executor.TerminatedWorkerError("a worker was killed")
 
-    monkeypatch.setattr(cli_run, "launch", killed)
+    monkeypatch.setattr(sweeping, "launch", killed)
     assert main(argv("sweep", "gamma=1,2", "hydra/launcher=joblib")) == 1
     assert capfd.readouterr().err == (
         "specbench: hydra/launcher=joblib: TerminatedWorkerError: a worker was killed; run the same command again\n"
@@ -196,12 +195,12 @@ def test_a_value_that_goes_with_some_others_fails_alone(monkeypatch: pytest.Monk
         if config.gamma == 0:
             raise UserError("gamma=0: no")
 
-    monkeypatch.setattr(cli_run, "check", check)
+    monkeypatch.setattr(sweeping, "check", check)
     chain, tree = RunConfig(), RunConfig(gamma=0)
     words = (["draft=a", "tree=none"], ["draft=a", "tree=b"], ["draft=c", "tree=none"], ["draft=c", "tree=b"])
-    cli_run.require_possible([Job(these, tree if these == words[1] else chain) for these in words])
+    sweeping.require_possible([Job(these, tree if these == words[1] else chain) for these in words])
     with pytest.raises(UserError, match=r"gamma=0: no \(of this sweep no job has run\)"):
-        cli_run.require_possible([Job(these, tree if "tree=b" in these else chain) for these in words])
+        sweeping.require_possible([Job(these, tree if "tree=b" in these else chain) for these in words])
 
 
 def test_a_launcher_that_is_not_installed_names_its_extra() -> None:
@@ -240,7 +239,7 @@ def test_jobs_of_other_launchers_are_counted_while_they_run(
         Path(log).parent.mkdir(parents=True)
         Path(log).write_text('{"code": 1, "keys": [], "error": "E"}\n{"code": 2, "keys": [], "error": "E"}\n')
 
-    monkeypatch.setattr(cli_run, "launch", elsewhere)
+    monkeypatch.setattr(sweeping, "launch", elsewhere)
     assert main(argv("sweep", "gamma=1,2,3", "hydra/launcher=submitit_local")) == 2
     assert "2 of 3 jobs ended, 2 of them failed" in capfd.readouterr().err.splitlines()
 

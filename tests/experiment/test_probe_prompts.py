@@ -7,7 +7,7 @@ import pytest
 from specbench.config.schema import RunConfig
 from specbench.errors import UserError
 from specbench.experiment import drafting_plan
-from specbench.experiment.prompts import rows_to_read, split_examples
+from specbench.experiment.probed_rows import rows_to_read, split_examples
 from specbench.tasks import Example
 from tests.support.calls import called
 

@@ -92,7 +92,7 @@ FILLED = {
     "report/tables/shorter": {"name": ("table4",)},
     "api": {"key": ("target", "draft", "task")},
     "cli/groups": {"key": ("gamma",)},
-    "cli/explain": {"100 * within": ("2",)},
+    "cli/sample_size": {"100 * within": ("2",)},
     "cli/choices": {"Path(path).name": ("gpt-97m",)},
     "cli/listing": {"group": GROUPS},
     "cli/options": {"verb": ("list",)},

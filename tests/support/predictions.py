@@ -5,8 +5,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from specbench.analysis.acceptance.agreement import Agreement
-from specbench.analysis.costs.probe import Round, Timed
 from specbench.analysis.forecast.predict import Predictions
+from specbench.records.timed_rounds import Round, Timed
 
 STEP = 0.01
 
@@ -27,7 +27,7 @@ def fake_round(
         for draft, c in costs.items()
         for gamma in gammas
     }  # fmt: skip
-    return Round([time(1.0) for _ in range(12)], passes, [])
+    return Round.of(passes, [time(1.0) for _ in range(12)])
 
 
 def texts(alpha: float, prompts: int, seed: int, length: int = 30) -> list[Agreement]:

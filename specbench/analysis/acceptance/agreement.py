@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache
 from itertools import repeat
+from typing import Annotated
 
 import torch
 from torch import Tensor
@@ -24,10 +25,12 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import ChainRule, TokenRule
 from specbench.algorithm.draft import Draft, DraftSession, ScoresAhead
 from specbench.analysis.acceptance.ranks import RankReader, Ranks
-from specbench.analysis.acceptance.signs import Signs
+from specbench.analysis.acceptance.signs import add_signs
 from specbench.config.rules import RULES
 from specbench.engine.session import Model, Prompt, Session
 from specbench.methods.model.draft import TextDraftSession
+from specbench.recorded import LATER
+from specbench.records.draft_signs import Signs
 from specbench.sampling import NOT_FINITE, Sampling, before_argmax, standardise
 from specbench.text.processed import ProcessedModel
 from specbench.text.translation import TranslatedModel
@@ -125,7 +128,7 @@ class Agreement:
     ranks: Ranks | None = None
     shared: list[float] = field(default_factory=list)
     matched: list[float] = field(default_factory=list)
-    signs: Signs = field(default_factory=Signs)
+    signs: Annotated[Signs, LATER] = field(default_factory=Signs)
 
     def at(self, rule: str) -> "Agreement":
         """Agreement under `rule`, for questions about how many drafted tokens are accepted.
@@ -196,7 +199,7 @@ def agreements(
                 agreement.beta.extend(betas)
                 agreement.silent.extend((q_LV.sum(-1) == 0).tolist())
                 if not level:
-                    agreement.signs.read(p_LV, q_LV, sampling)
+                    add_signs(agreement.signs, p_LV, q_LV, sampling)
                 agreement.ratio.extend(_ratio(p_LV.gather(-1, written_L1), q_LV.gather(-1, written_L1)))
                 for name, chances in agreement.others.items():
                     row_LV = other_rules()[name].drafted_LV(q_LV)

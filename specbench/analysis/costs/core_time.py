@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from specbench.analysis.costs.disturbance import MOST_WAITED, of_steps
-from specbench.analysis.costs.probe import Round
+from specbench.records.timed_rounds import Round
 
 T = TypeVar("T")
 TRIES = 3  # of a timed piece of work that waited for a core

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from specbench.analysis.costs.probe import Key, Round, Timed
 from specbench.records.prediction import Cost
+from specbench.records.timed_rounds import Key, Round, Timed
 
 ODD = 1.5
 FEW = 3  # passes of a kind below which nothing is said of it
@@ -63,7 +63,7 @@ class Costs:
 
     def __init__(self, rounds: Sequence[Round]) -> None:
         self.rounds = [one for one in rounds if one.steps_s]
-        self.keys = list(rounds[0].passes)
+        self.keys = list(rounds[0].by_key)
         self._made = [_Seen(one) for one in self.rounds]
 
     def prices(self, rounds: Iterable[int] | None = None) -> Prices:
@@ -129,7 +129,7 @@ class Costs:
 
         None if no proposal was ever shorter than asked for.
         """
-        timed = [seen for one in self.rounds for key, many in one.passes.items() if key[0] == name for seen in many]
+        timed = [seen for one in self.rounds for key, many in one.by_key.items() if key[0] == name for seen in many]
         if not any(0 < seen.drafted < seen.asked for seen in timed):
             return None
         rejecting = [seen for seen in timed if seen.accepted < seen.drafted]
@@ -146,7 +146,7 @@ class _Seen:
         self.first_steps: Times = np.array(one.first_steps_s)[:, None] / step_s
         self.passes: dict[Key, dict[str, Times]] = {}
         self.drafted: dict[Key, NDArray[np.int64]] = {}  # of the short passes
-        for key, many in one.passes.items():
+        for key, many in one.by_key.items():
             kinds = [_kind(seen, key[1]) for seen in many]
             times = np.array([(seen.draft_s, seen.verify_s, seen.accept_s) for seen in many]).reshape(-1, 3) / step_s
             self.passes[key] = {kind: times[[one == kind for one in kinds]] for kind in KINDS}

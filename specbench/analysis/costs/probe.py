@@ -27,10 +27,10 @@ from specbench.algorithm.gamma import Constant
 from specbench.engine.batch import Batch
 from specbench.engine.session import Model, Prompt
 from specbench.records.decoded import Pass, Trace
+from specbench.records.timed_rounds import Key, Round, Timed
 
 T = TypeVar("T")
 WrittenText = tuple[Prompt, Sequence[int]]  # a prompt and what the target wrote
-Key = tuple[str, int]  # a candidate's name, and gamma
 STEPS, MOST_STEPS = 16, 64  # baseline steps of a visit
 LONG_S = 0.008  # what a visit's steps take at least, up to MOST_STEPS: the longer a call, the more it is interrupted
 PASSES = 9  # of each (candidate, gamma) a round, if all tokens are accepted; fewer if the completion ends
@@ -52,34 +52,6 @@ class Candidate:
     def gammas(self, asked: Sequence[int]) -> Sequence[int]:
         """At which gammas it is timed, of those asked for."""
         return asked if self.levels is None else [self.levels]
-
-
-@dataclass(frozen=True)
-class Timed:
-    """A timed pass, in seconds.
-
-    `asked` is the number of tokens it was asked to draft, `first` whether it began a completion. For a tree both count
-    levels, and a tree has all levels that were asked for, though some of its nodes may have ended.
-    """
-
-    asked: int
-    drafted: int
-    accepted: int
-    first: bool
-    draft_s: float
-    verify_s: float
-    accept_s: float
-    experts: int | None = None  # that the target read, all layers together; None for a target without experts
-
-
-@dataclass(frozen=True)
-class Round:
-    """One place of one text: seconds of baseline steps, and the passes of each (candidate, gamma)."""
-
-    steps_s: list[float]
-    passes: dict[Key, list[Timed]]
-    first_steps_s: list[float]  # the first step of each completion
-    waited: float | None = None  # share of its time for which the process waited for a core; None: not known
 
 
 Timing = Callable[[Callable[[], Round]], Round]  # times a round, perhaps more than once
@@ -171,7 +143,8 @@ def _round(
         step_s = min(steps(prompt, min(COLD, max_new_tokens)))
         several = min(MOST_STEPS, max(STEPS, int(LONG_S / step_s)))
     keys = {name: [(name, gamma) for gamma in candidate.gammas(gammas)] for name, candidate in candidates.items()}
-    this = Round([], {key: [] for own in keys.values() for key in own}, [])
+    this = Round.of({key: () for own in keys.values() for key in own})
+    timed = this.by_key
     jobs: list[Key | None] = [job for own in keys.values() for job in (None, *own)]
     for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
         if (key := jobs[job]) is None:
@@ -181,7 +154,7 @@ def _round(
             continue
         name, gamma = key
         first, others = begin_and_rest(partial(passes, candidates[name], gamma), PASSES * (gamma + 1), gamma + 1)
-        this.passes[key].extend(
+        timed[key].extend(
             Timed(
                 asked, drafted, one.accepted, begins_text, one.draft_s, one.verify_s, one.accept_s,
                 None if one.experts is None else sum(one.experts),
@@ -314,8 +287,9 @@ def probe_rows(
 
         It differs in that each visit begins its texts anew, and that first passes are not timed.
         """
-        this = Round([], {(name, gamma): [] for name in batched for gamma in gammas}, [])
-        jobs: list[Key | None] = [None, *this.passes]
+        this = Round.of({(name, gamma): () for name in batched for gamma in gammas})
+        passes = this.by_key
+        jobs: list[Key | None] = [None, *passes]
         for job in np.random.default_rng([seed, number + 1]).permutation(len(jobs)):
             key = jobs[job]
             shortest = 1 if key is None else key[1] + 1
@@ -326,7 +300,7 @@ def probe_rows(
                 this.steps_s.extend(_warm(_together(traces[0].steps_s, traces[0], rows)))
                 continue
             times = [(one.draft_s, one.verify_s, one.accept_s) for one in traces[0].passes]
-            this.passes[key].extend(
+            passes[key].extend(
                 Timed(key[1], key[1], 0, False, *each) for each in _warm(_together(times, traces[0], rows))
             )
         return this

@@ -67,7 +67,7 @@ def _text(prompt: PromptRecord) -> Text:
     alone, start = prompt["baseline"].tokens, prompt["prompt_tokens"]
     turn = prompt.get("turn", 1)
     if (signs := prompt.get("signs")) is not None:
-        return Text(alone, signs["named"], prompt["beta"], alone, start, turn, signs["sums"])
+        return Text(alone, signs.named, prompt["beta"], alone, start, turn, signs.sums)
     tokens = prompt["speculative"].tokens
     return Text(tokens, named_in_passes(prompt["speculative"].passes, len(tokens)), prompt["beta"], alone, start, turn)
 

@@ -21,10 +21,10 @@ from numpy.typing import ArrayLike, NDArray
 from specbench import theory
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.analysis.costs.costs import Costs, Prices
-from specbench.analysis.costs.probe import Key, Round
 from specbench.analysis.forecast import Walked, tokens_by_position, walk
 from specbench.analysis.forecast.theorems import BY_POSITION, BY_RANK, EQUATION_1
 from specbench.records.prediction import Cost, PredictionRow
+from specbench.records.timed_rounds import Key, Round
 from specbench.records.units import AcceptanceByRank
 from specbench.stats import Interval, Scale, draw_weights, of_resamples, over_rows, ratio, ratio_of_ratios
 

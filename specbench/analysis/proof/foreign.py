@@ -55,7 +55,10 @@ class Foreign:
     inside: list[float] = field(default_factory=_zeros)
 
     def add(self, p_LV: Tensor, written_L: Tensor) -> None:
-        """Read a chunk: p at its positions, and the tokens that stand there."""
+        """Add a chunk to `nats`: p at its positions, and the tokens that stand there.
+
+        Of the first `MOST` positions `means`, `variances` and `inside` are added as well, from all of p.
+        """
         lowest_L1 = torch.where(p_LV > 0, p_LV, torch.inf).amin(-1, keepdim=True)
         chosen_L = p_LV.gather(-1, written_L[:, None]).maximum(lowest_L1).squeeze(-1).cpu().double()
         size = p_LV.shape[-1]

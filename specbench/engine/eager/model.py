@@ -25,8 +25,9 @@ from specbench.engine.eager.recurrent_sessions import RecurrentSession
 from specbench.engine.eager.sessions import DecoderOnlySession, EncoderDecoderSession
 from specbench.engine.experts import Experts, use_experts_of_any_shape
 from specbench.engine.placement import Placement
+from specbench.engine.reads import Read
 from specbench.engine.saved_heads import Positions, readable_tokens
-from specbench.engine.session import Model, Prompt, Read, Session, Tokens, require_readable
+from specbench.engine.session import Model, Prompt, Session, Tokens, require_readable
 from specbench.engine.time_marks import clock_of
 from specbench.engine.window import Window, WindowedEager
 from specbench.errors import UserError

@@ -35,7 +35,6 @@ from specbench.errors import UserError
 
 ATTENTIONS = {"full_attention", "sliding_attention", "chunked_attention"}  # kinds of layers, in a config
 RECURRENT = {"conv", "linear_attention", "hybrid", "hybrid_sliding"}
-Step = Callable[[int, Tensor], tuple[Tensor, Tensor]]
 CONVOLUTION = "causal_conv1d_fn"
 # Families whose completions `tests/engine/eager/test_recurrent.py` compares with reading one token at a time.
 FAMILIES = (

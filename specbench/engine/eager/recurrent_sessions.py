@@ -13,7 +13,8 @@ from specbench.engine.cache_names import cache_argument
 from specbench.engine.eager.cache import Arrangement, RecurrentLayer, new_cache, rows_of
 from specbench.engine.eager.sessions import DecoderOnlySession, SessionModel
 from specbench.engine.layout import Layout, OpenTree
-from specbench.engine.session import Prompt, Read, Tokens
+from specbench.engine.reads import Read
+from specbench.engine.session import Prompt, Tokens
 
 
 class RecurrentSession(DecoderOnlySession):

@@ -21,7 +21,8 @@ from specbench.engine.native.native_sessions import NativeSession, WindowedNativ
 from specbench.engine.native.passes import NativePasses
 from specbench.engine.native.prefill import PROMPT_ROWS, LoweredPrompt
 from specbench.engine.native.whole import WholeStep
-from specbench.engine.session import PassPlan, Prompt, Read, Session
+from specbench.engine.reads import Read
+from specbench.engine.session import PassPlan, Prompt, Session
 from specbench.errors import first_line
 from specbench.sampling import TokenChoice
 

@@ -66,7 +66,7 @@ def probe(maps: Sequence[tuple[int, int]], engine: str, threads: int) -> tuple[f
     torch.set_num_threads(threads)
     try:
         with torch.inference_mode():
-            runs = {dtype: _runs(_within(maps), dtype, engine) for dtype in DTYPES}
+            runs = {dtype: _runs(_limited(maps), dtype, engine) for dtype in DTYPES}
             times = {(dtype, tokens): list[float]() for dtype in DTYPES for tokens in TOKENS}
             for _ in range(ROUNDS):
                 for (dtype, tokens), found in times.items():
@@ -80,7 +80,7 @@ def probe(maps: Sequence[tuple[int, int]], engine: str, threads: int) -> tuple[f
     return short, wide
 
 
-def _within(maps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
+def _limited(maps: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
     """The first `MOST_MAPS` of `maps`, of `MOST_WEIGHTS` weights in all; one that is too large is cut."""
     found, room = list[tuple[int, int]](), MOST_WEIGHTS
     for inputs, outputs in maps[:MOST_MAPS]:

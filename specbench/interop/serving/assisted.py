@@ -15,12 +15,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from specbench.analysis.costs.probe import Timed
 from specbench.analysis.proof.departures import first_place
 from specbench.bench.baselines import at_fixed_gamma, generate
 from specbench.engine.session import Prompt
 from specbench.interop.serving.engine import Generated
 from specbench.interop.serving.settings.engines import sampling_keywords
+from specbench.records.timed_rounds import Timed
 from specbench.sampling import Sampling
 
 

@@ -11,9 +11,10 @@ from typing import Protocol
 
 import numpy as np
 
-from specbench.analysis.costs.probe import STEPS, Key, Round, Timed, WrittenText, start_of
+from specbench.analysis.costs.probe import STEPS, WrittenText, start_of
 from specbench.bench.timing import Decoder, in_turn, times_faster
 from specbench.engine.session import Prompt
+from specbench.records.timed_rounds import Key, Round, Timed
 from specbench.stats import Interval
 
 
@@ -86,9 +87,10 @@ def _round(
     number: int,
     seed: int,
 ) -> Round:
-    this = Round([], {(name, gamma): [] for name in engines for gamma in gammas}, [])
+    this = Round.of({(name, gamma): () for name in engines for gamma in gammas})
+    timed = this.by_key
     plain = next(iter(engines.values()))
-    jobs: list[Key | None] = [None, *this.passes]
+    jobs: list[Key | None] = [None, *timed]
     generator = np.random.default_rng([seed, number + 1])
     for place, (prompt, written) in enumerate(texts):
         for job in generator.permutation(len(jobs)):
@@ -106,7 +108,7 @@ def _round(
             passes = engine.time_verifications(prompt, gamma, most if begun is None else min(gamma + 1, most))
             if begun is not None:
                 passes = passes[:1] + [one for one in engine.time_verifications(begun, gamma, most) if not one.first]
-            this.passes[key].extend(passes)
+            timed[key].extend(passes)
     return this
 
 

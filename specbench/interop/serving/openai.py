@@ -9,11 +9,11 @@ show from outside: only their sum is measured.
 import statistics
 from collections.abc import Callable
 
-from specbench.analysis.costs.probe import Timed
 from specbench.engine.session import Prompt
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.completions import Completion, Completions, Counts
 from specbench.interop.serving.engine import Generated
+from specbench.records.timed_rounds import Timed
 from specbench.sampling import Sampling
 
 # Timed repeats of each completion, of which the median is used; an untimed one comes first, since servers cache

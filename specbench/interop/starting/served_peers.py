@@ -8,7 +8,8 @@ from contextlib import ExitStack
 from functools import cache, partial
 from typing import Any
 
-from specbench.bench.peers import MATCH, Peer, Work
+from specbench.bench.peer_process import MATCH
+from specbench.bench.peers import Peer, Work
 from specbench.bench.timing import Decoder
 from specbench.config.draft import DraftConfig
 from specbench.config.server import ServerConfig

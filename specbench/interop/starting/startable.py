@@ -17,18 +17,16 @@ from pathlib import Path
 from typing import Any
 
 from specbench import border
-from specbench.bench.gguf import convert
-from specbench.errors import MachineError, UserError, first_line
+from specbench.errors import UserError
 from specbench.experiment.threads import processors
-from specbench.files import digest, json_digest, own_cache
 from specbench.interop.serving.settings.engines import ENGINES
 from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Weights
 from specbench.interop.starting import openvino_server
-from specbench.interop.starting.process import DIRECT, Process, Say
+from specbench.interop.starting.converted_weights import folder_of, gguf_of, ir_of
+from specbench.interop.starting.process import DIRECT, Say
 
 MODEL = "target"  # what the servers call it
 LARGEST = 2**20  # bytes of a page that tells a version
-CONVERTED_S = 1800.0  # the most seconds of a conversion
 CACHE_GB = 1  # of keys and values, for engines that reserve them
 
 
@@ -134,9 +132,6 @@ def as_flags(settings: Mapping[str, Any]) -> list[str]:
     ]
 
 
-# vLLM.
-
-
 def vllm(program: str, work: Work, say: Say) -> Call:
     """`vllm serve`."""
     settings = settings_of("vllm", work.drafting)
@@ -152,9 +147,6 @@ def vllm(program: str, work: Work, say: Say) -> Call:
         "OMP_NUM_THREADS": str(work.threads), "VLLM_CPU_OMP_THREADS_BIND": ",".join(map(str, processors(work.threads))),
     }  # fmt: skip
     return Call([*command, *as_flags(settings)], settings, environment)
-
-
-# llama.cpp.
 
 
 def llama_cpp(program: str, work: Work, say: Say) -> Call:
@@ -176,37 +168,13 @@ def llama_cpp(program: str, work: Work, say: Say) -> Call:
     return Call([*command, *as_flags(settings)], settings)
 
 
-def gguf_of(weights: Weights, dtype: str, say: Say) -> str:
-    """The path of these weights as a GGUF file, made if it is not there.
-
-    Raises UserError for weights that cannot be converted.
-    """
-    if weights.place.endswith(".gguf"):
-        return weights.place
-    folder = _folder(weights)
-    file = own_cache() / "engines" / f"{_content(folder)}-{dtype}.gguf"
-    if not file.exists():
-        say(f"{weights.place}: converting to GGUF in {dtype} ({file})")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        part = file.with_suffix(f".{os.getpid()}.part")
-        try:
-            convert(str(folder), str(part), dtype, with_vocabulary=True)
-            part.replace(file)
-        except (ValueError, KeyError, ImportError, OSError) as error:
-            raise UserError(f"start=llama.cpp: cannot convert {weights.place} to GGUF: {first_line(error)}") from error
-        finally:
-            part.unlink(missing_ok=True)
-    return str(file)
-
-
-# OpenVINO GenAI.
 PRECISIONS = {"float32": ("f32", "fp32"), "float16": ("f16", "fp16"), "bfloat16": ("bf16", "fp16")}
 
 
 def openvino(program: str, work: Work, say: Say) -> Call:
     """OpenVINO's Python pipeline behind our small server, on folders that `optimum-cli` has converted."""
     precision, weights = PRECISIONS[work.dtype]
-    drafting, folder = work.drafting, _folder(work.target)
+    drafting, folder = work.drafting, folder_of(work.target)
     settings = settings_of("openvino", drafting)
     draft = drafting.draft if drafting is not None else None
     options = {
@@ -233,70 +201,6 @@ def ends_of(folder: Path) -> list[int]:
         if ends and all(isinstance(one, int) and not isinstance(one, bool) for one in ends):
             return ends
     return []
-
-
-def ir_of(weights: Weights, precision: str, program: str, say: Say) -> str:
-    """The folder of these weights in OpenVINO's form, made if it is not there.
-
-    Raises UserError if `optimum-cli` is not found or fails, MachineError if it takes too long.
-    """
-    folder = _folder(weights)
-    if (folder / "openvino_model.xml").exists():
-        return str(folder)
-    made = own_cache() / "engines" / f"{_content(folder)}-{precision}.openvino"
-    if (made / "openvino_tokenizer.xml").exists():
-        return str(made)
-    beside = Path(program).parent / "optimum-cli"
-    tool = os.environ.get("SPECBENCH_OPTIMUM") or (str(beside) if beside.exists() else shutil.which("optimum-cli"))
-    if tool is None:
-        raise UserError(
-            f"start=openvino: {weights.place} is to be converted, and optimum-cli is not found; pip install "
-            "'optimum-intel[openvino]', or name it in SPECBENCH_OPTIMUM"
-        )
-    say(f"{weights.place}: converting to OpenVINO's form in {precision} ({made})")
-    part = made.with_name(f"{made.name}.{os.getpid()}.part")
-    part.mkdir(parents=True, exist_ok=True)
-    command = [
-        tool, "export", "openvino", "--model", str(folder), "--task", "text-generation-with-past",
-        "--weight-format", precision, str(part),
-    ]  # fmt: skip
-    converting = Process("optimum-cli", command, log := made.with_suffix(f".{os.getpid()}.log"))
-    try:
-        code = converting.wait_until_done(CONVERTED_S)
-        if code is None:
-            raise MachineError(
-                f"start=openvino: {tool} has not converted {weights.place} in {CONVERTED_S:g} s "
-                f"('{converting.last_line()}'); convert it yourself and give that folder"
-            )
-        if code != 0:
-            raise UserError(f"start=openvino: {tool} cannot convert {weights.place}: {converting.last_line()}")
-        shutil.rmtree(made, ignore_errors=True)  # without a tokenizer: it cannot be served
-        part.replace(made)
-    finally:
-        converting.stop()
-        shutil.rmtree(part, ignore_errors=True)
-        log.unlink(missing_ok=True)
-    return str(made)
-
-
-def _folder(weights: Weights) -> Path:
-    """The weights on this machine."""
-    if Path(weights.place).is_dir():
-        return Path(weights.place)
-    from huggingface_hub import snapshot_download
-
-    try:
-        return Path(snapshot_download(weights.place, revision=weights.revision))
-    except Exception as error:  # whatever the hub's client raises
-        raise UserError(
-            f"{weights.place}: is no folder, and not to be had from the hub: {first_line(error)}"
-        ) from error
-
-
-def _content(folder: Path) -> str:
-    """A digest of the files from which weights and vocabulary are made."""
-    names = [file for file in sorted(folder.iterdir()) if file.suffix in (".json", ".safetensors")]
-    return f"{folder.name}-{json_digest([[file.name, digest(file)] for file in names])}"
 
 
 def _python_with(package: str) -> str | None:

@@ -27,7 +27,8 @@ from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.decoding import Passes
 from specbench.algorithm.draft import Draft, operations_of, read_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Reading, up_to_end
+from specbench.engine.reads import Reading
+from specbench.engine.session import Model, Prompt, up_to_end
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target

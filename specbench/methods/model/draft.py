@@ -20,7 +20,8 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import PendingProposal, Proposal
 from specbench.algorithm.continuations import Continuations, Predicted
 from specbench.algorithm.draft import AnyProposal, Draft, ProposesByReading, Stateless
-from specbench.engine.session import Model, Prompt, Read, Reading, Session, answered
+from specbench.engine.reads import Read, Reading, answered
+from specbench.engine.session import Model, Prompt, Session
 from specbench.methods.certain import certain
 from specbench.sampling import BEFORE_ARGMAX, Sampling, TokenChoice, checked, most_likely, standardise
 from specbench.text.translation import TranslatedModel

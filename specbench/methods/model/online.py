@@ -18,10 +18,12 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import AnyProposal, Lesson
+from specbench.algorithm.draft import AnyProposal
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt, Reading
+from specbench.engine.reads import Reading
+from specbench.engine.session import Prompt
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
+from specbench.records.prompt_sums import Lesson
 from specbench.sampling import Sampling
 from specbench.train.losses import distillation_loss
 

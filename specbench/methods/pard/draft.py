@@ -23,7 +23,8 @@ from specbench.algorithm.draft import AnyProposal, Draft, ProposesByReading
 from specbench.config.keys import MAX_GAMMA
 from specbench.config.model import name_of
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Model, Prompt, Read, Reading, answered
+from specbench.engine.reads import Read, Reading, answered
+from specbench.engine.session import Model, Prompt
 from specbench.engine.weights.published_checkpoint import CONFIG, read_config
 from specbench.errors import UserError
 from specbench.loading import require_a_pair

@@ -31,7 +31,7 @@ from specbench.algorithm.draft import (
     operations_of,
 )
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Reading
+from specbench.engine.reads import Reading
 from specbench.loading.model_loader import Say
 from specbench.methods.router.config import MATCH, RouterConfig
 from specbench.methods.several.draft import DraftOfDrafts, SessionsOfDrafts, SeveralBuilder

@@ -35,7 +35,8 @@ from specbench.algorithm.draft import (
 )
 from specbench.config.draft import SeveralConfig
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.session import Prompt, Reading, Session
+from specbench.engine.reads import Reading
+from specbench.engine.session import Prompt, Session
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
 from specbench.methods.several.config import HorizontalConfig, MergedConfig

@@ -16,7 +16,8 @@ from torch import Tensor
 from specbench.algorithm.draft import AnyProposal, Draft, FollowsTarget
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.sessions import NetworkSession
-from specbench.engine.session import Model, Prompt, Reading, Session
+from specbench.engine.reads import Reading
+from specbench.engine.session import Model, Prompt, Session
 from specbench.engine.window import Window, Windowed
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, require_decoder

@@ -220,8 +220,8 @@ def _points(record: RunRecord, rate: float) -> pd.DataFrame:
         "category": [prompt.get("category") for prompt in prompts],
         "alpha": [np.mean(prompt["beta"]) for prompt in prompts],
         "alpha_window": [window[0] / window[1] for window in windows],
-        "rejected": [prompt["online"]["rejected"] for prompt in prompts],
-        "seconds": [prompt["online"]["seconds"] for prompt in prompts],
+        "rejected": [prompt["online"].rejected for prompt in prompts],
+        "seconds": [prompt["online"].seconds for prompt in prompts],
     })  # fmt: skip
 
 

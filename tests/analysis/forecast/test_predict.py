@@ -9,10 +9,10 @@ import torch
 from specbench import theory
 from specbench.analysis.acceptance.agreement import Agreement, agreements
 from specbench.analysis.costs.costs import Costs
-from specbench.analysis.costs.probe import Round, Timed
 from specbench.analysis.forecast.predict import Predictions
 from specbench.choose.reasons import reasons, winning_alpha, winning_c
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.timed_rounds import Round, Timed
 from specbench.sampling import Sampling
 from specbench.stats import Interval
 from tests.support.decode import autoregressive, speculative
@@ -32,14 +32,14 @@ def test_costs_are_in_target_steps_however_slow_the_machine() -> None:
 def test_a_gamma_without_a_full_pass_has_no_cost() -> None:
     one = fake_round({"a": 0.1}, [2, 5])
     stopped = [Timed(5, 1, 0, False, 1, 1, 1)]
-    short = Round(one.steps_s, {key: stopped if key[1] == 5 else p for key, p in one.passes.items()}, [])
+    short = Round.of({key: stopped if key[1] == 5 else p for key, p in one.by_key.items()}, one.steps_s)
     assert set(Costs([short, short]).prices().costs) == {("a", 2)}
 
 
 def test_passes_that_draft_less_or_nothing_cost_what_was_timed() -> None:
     """Exact where each drafted token costs the same, whatever a pass without any costs."""
     timed = [Timed(4, drafted, 0, False, STEP * 0.1 * drafted, STEP * 1.7, 0.0) for drafted in (0, 1, 2, 3, 4, 4)]
-    rounds = [Round([STEP] * 8, {("a", 4): timed}, []) for _ in range(4)]
+    rounds = [Round.of({("a", 4): timed}, [STEP] * 8) for _ in range(4)]
     assert Costs(rounds).prices().of_passes(("a", 4))[1] == pytest.approx(1.7 + 0.1 * np.arange(5))
 
 
@@ -47,12 +47,12 @@ def test_interruptions_cancel_in_the_cost_of_a_pass() -> None:
     """They last 1.8 steps, and fall as often on a second of steps as on a second of passes, which take four steps."""
     steps = [STEP * (1 + 1.8 * (number % 50 == 0)) for number in range(100)]
     passes = [Timed(2, 2, 0, False, STEP, STEP * (3 + 1.8 * (number % 25 in (0, 12))), 0.0) for number in range(100)]
-    rounds = [Round(steps, {("a", 2): passes}, [])] * 2
+    rounds = [Round.of({("a", 2): passes}, steps)] * 2
     assert Costs(rounds).prices().costs["a", 2].of_pass(2) == pytest.approx(4.0)
     # One that lasts longer than any pass is left out, of steps and passes, and another candidate changes nothing.
     long = [*passes, Timed(2, 2, 0, False, STEP, STEP * 11, 0.0)]
     slow = [Timed(9, 9, 0, False, STEP * 9, STEP * 20, 0.0)] * 9
-    rounds = [Round([*steps, STEP * 8], {("a", 2): long, ("b", 9): slow}, [])] * 2
+    rounds = [Round.of({("a", 2): long, ("b", 9): slow}, [*steps, STEP * 8])] * 2
     assert Costs(rounds).prices().costs["a", 2].of_pass(2) == pytest.approx(4.0)
 
 

@@ -15,7 +15,7 @@ from specbench.bench.timing import medians
 from specbench.engine.cuda.graphs import COUNTS, MOST_GRAPHS, CudaGraphModel
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.operations import kernels
-from specbench.experiment.drafting_plan import tree_costs
+from specbench.experiment.tree_costs import tree_costs
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.ngram.draft import UniformDraft

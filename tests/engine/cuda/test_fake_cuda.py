@@ -32,7 +32,8 @@ from specbench.engine.cuda.graphs import CudaGraphModel
 from specbench.engine.cuda.replayed import FunctionGraph
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.eager.network_parts import layer_list, return_states
-from specbench.engine.session import Prompt, Read
+from specbench.engine.reads import Read
+from specbench.engine.session import Prompt
 from specbench.engine.time_marks import clock_of
 from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.decoder_layer import layer_shape

@@ -27,8 +27,9 @@ from specbench.engine.native.native_run import INPUTS, lines
 from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.native.weights import laid_out
 from specbench.engine.native.whole import WholeStep
+from specbench.engine.reads import Read
 from specbench.engine.selection import with_engine
-from specbench.engine.session import Prompt, Read
+from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.kernels import NotCompiled, library
 from specbench.kernels import rows as rows_in_c

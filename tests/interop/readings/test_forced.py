@@ -10,7 +10,8 @@ import pytest
 from specbench.cli import main
 from specbench.errors import UserError
 from specbench.interop.readings import Reading, read
-from specbench.interop.readings.forced import Acceptance, acceptance, from_length, written
+from specbench.interop.readings.forced import Acceptance, from_length
+from specbench.interop.readings.forced_from_runs import acceptance, written
 from specbench.interop.readings.reading import LENGTH, MARGINAL
 from specbench.recorded import to_json
 from specbench.records import store

@@ -12,7 +12,6 @@ import torch
 from specbench.analysis.acceptance.agreement import agreements
 from specbench.analysis.costs.core_time import CoreTime
 from specbench.analysis.costs.disturbance import of_steps
-from specbench.analysis.costs.probe import Timed
 from specbench.analysis.forecast.predict import Predictions
 from specbench.cli import main
 from specbench.engine.selection import with_engine
@@ -20,6 +19,7 @@ from specbench.engine.session import Prompt
 from specbench.interop.serving.assisted import AssistedGeneration
 from specbench.interop.serving.engine import Generated, prove, time_engine
 from specbench.methods.model.draft import ModelDraft
+from specbench.records.timed_rounds import Timed
 from specbench.sampling import Sampling
 from tests.support.calls import small
 from tests.support.decode import speculative

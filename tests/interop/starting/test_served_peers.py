@@ -10,7 +10,9 @@ from typing import Any, cast
 import pytest
 import torch
 
-from specbench.bench.benchmark import PEER_LENGTHS, Bench, bench
+from specbench.bench.bench_setup import Bench
+from specbench.bench.benchmark import bench
+from specbench.bench.long_prompts import PEER_LENGTHS
 from specbench.bench.peers import Peer, Work
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder

@@ -139,7 +139,7 @@ def test_memory_is_that_of_the_weights_in_the_dtype_that_is_served(tmp_path: Pat
 
 
 def test_weights_that_are_nowhere_are_told(asked: Asked, monkeypatch: pytest.MonkeyPatch) -> None:
-    from specbench.interop.starting.startable import gguf_of
+    from specbench.interop.starting.converted_weights import gguf_of
 
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match="no/such: is no folder, and not to be had from the hub"):
@@ -195,33 +195,33 @@ def test_the_ends_of_a_text_are_those_of_the_weights(files: dict[str, str], ends
 
 
 def test_a_conversion_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from specbench.interop.starting import startable
+    from specbench.interop.starting import converted_weights
 
-    monkeypatch.setattr(startable, "own_cache", lambda: tmp_path / "cache")
-    monkeypatch.setattr(startable, "CONVERTED_S", 0.2)
+    monkeypatch.setattr(converted_weights, "own_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(converted_weights, "CONVERTED_S", 0.2)
     tool = tmp_path / "optimum-cli"
     monkeypatch.setenv("SPECBENCH_OPTIMUM", str(tool))
     tool.write_text("#!/bin/sh\nsleep 60\n")
     tool.chmod(0o755)
     with pytest.raises(MachineError, match=r"start=openvino: .*optimum-cli has not converted .*gpt-mini in 0.2 s"):
-        startable.ir_of(TARGET, "fp32", sys.executable, print)
+        converted_weights.ir_of(TARGET, "fp32", sys.executable, print)
     assert not list((tmp_path / "cache" / "engines").iterdir())
 
 
 def test_a_conversion_that_breaks_off_leaves_nothing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from specbench.interop.starting import startable
+    from specbench.interop.starting import converted_weights
 
-    monkeypatch.setattr(startable, "own_cache", lambda: tmp_path / "cache")
+    monkeypatch.setattr(converted_weights, "own_cache", lambda: tmp_path / "cache")
     tool = tmp_path / "optimum-cli"
     monkeypatch.setenv("SPECBENCH_OPTIMUM", str(tool))
     half = '#!/bin/sh\nfor last; do :; done\ntouch "$last/openvino_tokenizer.xml"\n'
     tool.write_text(half + "echo no room >&2\nexit 1\n")
     tool.chmod(0o755)
     with pytest.raises(UserError, match="cannot convert .*gpt-mini: no room"):
-        startable.ir_of(TARGET, "fp32", sys.executable, print)
+        converted_weights.ir_of(TARGET, "fp32", sys.executable, print)
     assert not list((tmp_path / "cache" / "engines").iterdir())
     tool.write_text(half)
-    made = Path(startable.ir_of(TARGET, "fp32", sys.executable, print))
+    made = Path(converted_weights.ir_of(TARGET, "fp32", sys.executable, print))
     assert [one.name for one in made.parent.iterdir()] == [made.name] and (made / "openvino_tokenizer.xml").exists()
 
 

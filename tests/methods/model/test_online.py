@@ -3,6 +3,7 @@ weights, and a run says what was learnt."""
 
 import copy
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -162,7 +163,7 @@ def without_times(record: Any) -> list[Any]:
         (
             prompt["beta"], prompt["speculative"].tokens,
             [(one.drafted, one.accepted, one.tokens) for one in prompt["speculative"].passes],
-            {key: value for key, value in prompt.get("online", {}).items() if key not in ("seconds", "timed")},
+            "online" in prompt and replace(prompt["online"], seconds=0.0, timed=False),
         )
         for prompt in record["prompts"]
     ]  # fmt: skip
@@ -177,8 +178,8 @@ def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
     assert code == 0, err
     summary, lessons = record["summary"], [prompt["online"] for prompt in record["prompts"]]
     assert summary["draft"] == "t5-draft-online" and summary["lossless"]
-    assert summary["learnt_positions"] == sum(one["rejected"] for one in lessons) > 0
-    assert summary["learnt_steps"] == 4 * sum(one["steps"] > 0 for one in lessons)
+    assert summary["learnt_positions"] == sum(one.rejected for one in lessons) > 0
+    assert summary["learnt_steps"] == 4 * sum(one.steps > 0 for one in lessons)
     assert summary["learning_s"] > 0 and not summary["learning_timed"]
     assert "learning" in out + err and "order of the prompts" in out + err
     main([*command, "force=true", "draft.online_timed=true"])
@@ -187,7 +188,7 @@ def test_a_run_records_what_was_learnt_and_a_seed_gives_it_again(
     for prompt in again["prompts"]:
         ours = prompt["speculative"]
         passes = sum(one.draft_s + one.verify_s + one.accept_s for one in ours.passes)
-        assert ours.decode_s == pytest.approx(passes + prompt["online"]["seconds"], abs=1e-3)
+        assert ours.decode_s == pytest.approx(passes + prompt["online"].seconds, abs=1e-3)
 
 
 @pytest.mark.full

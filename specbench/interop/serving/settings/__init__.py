@@ -8,8 +8,9 @@ from specbench.config.paths import shipped
 from specbench.config.schema import SamplingConfig
 from specbench.errors import UserError
 from specbench.interop.serving.settings.engines import EAGLE, ENGINES
-from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Span, Weights
+from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Weights
 from specbench.recorded import to_json
+from specbench.records.choosing import LoadSpan
 from specbench.records.run_record import Row
 
 SPAN = re.compile(r"(\d+)-(\d*):(\d+)")
@@ -44,7 +45,7 @@ class EngineSettings(TypedDict):
     refused: list[str]
 
 
-def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[Span] = ()) -> EngineSettings:
+def settings_for(document: Mapping[str, Any], engine: str, schedule: Sequence[LoadSpan] = ()) -> EngineSettings:
     """The settings of `engine` for the best candidate of `document`, one of `specbench recommend`.
 
     Raises UserError if the document lacks a field that this requires.
@@ -92,7 +93,7 @@ def without_gain(estimated: Mapping[str, Any]) -> str | None:
     )
 
 
-def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[Span] = ()) -> Recommended:
+def recommended(document: Mapping[str, Any], row: Row, schedule: Sequence[LoadSpan] = ()) -> Recommended:
     """The candidate and gamma of `row` in plain values."""
     config = config_of(document, row)
     draft, sampling = config["draft"], config["sampling"]
@@ -122,7 +123,7 @@ def config_of(document: Mapping[str, Any], row: Row) -> Mapping[str, Any]:
     return found
 
 
-def parse_schedule(text: str) -> tuple[Span, ...]:
+def parse_schedule(text: str) -> tuple[LoadSpan, ...]:
     """`1-8:5,9-32:2,33-:0`: γ=5 for up to 8 sequences at a time, 2 for up to 32, and no drafts for more.
 
     Raises UserError if it is not that, or leaves a gap.
@@ -133,7 +134,7 @@ def parse_schedule(text: str) -> tuple[Span, ...]:
         found = SPAN.fullmatch(part.strip())
         if found is None:
             raise UserError(f"--schedule {text}: must be spans of batch sizes with their γ, 1-8:5,9-32:2,33-:0")
-        span = Span(int(found[1]), int(found[2]) if found[2] else None, int(found[3]))
+        span = LoadSpan(int(found[1]), int(found[2]) if found[2] else None, int(found[3]))
         if span.first != first or (span.last is not None and span.last < span.first):
             raise UserError(f"--schedule {text}: {part.strip()} must begin at {first} and not end before it")
         spans.append(span)

@@ -4,18 +4,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from specbench.records.choosing import LoadSpan
+
 
 class NotExpressible(Exception):
     """This engine has no setting for the recommendation; the message is the reason."""
-
-
-@dataclass(frozen=True)
-class Span:
-    """Batch sizes `first` to `last` (None: and all above), and the gamma for them; 0 drafts nothing."""
-
-    first: int
-    last: int | None
-    gamma: int
 
 
 @dataclass(frozen=True)
@@ -47,7 +40,7 @@ class Recommended:
     top_k: int | None = None
     top_p: float | None = None
     processing: str | None = None
-    schedule: tuple[Span, ...] = ()
+    schedule: tuple[LoadSpan, ...] = ()
     encoder_decoder: bool = False
 
     @property
