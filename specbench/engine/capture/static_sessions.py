@@ -315,10 +315,6 @@ class WindowedStatic(Windowed, StaticSession):
         self.open(window)
         super().__init__(model, prompt)
 
-    @staticmethod
-    def copies_from(model: StaticModel) -> Beginnings | None:
-        return None  # slots are not the text's
-
     def reserve(self, needed: int) -> None:
         if "self" not in self._held:
             self._capacity = self.window.slots
@@ -352,10 +348,6 @@ class WindowedStatic(Windowed, StaticSession):
         self, what: tuple[object, ...], count: int, compute: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         return super()._looked_up((*what, self.window, self.dropped), count, compute)
-
-    def again(self, tokens: list[int]) -> None:
-        if tokens:
-            self.extend(tokens)
 
     def shorten(self, length: int) -> None:
         StaticSession.rollback(self, length)
