@@ -51,7 +51,7 @@ def test_logits_are_the_same_to_the_bit(engine: str, kind: str) -> None:
 
 def tied(kind: str, width: int, dtype: torch.dtype) -> Any:
     """A network whose head is its embeddings."""
-    own = network(kind, 4, width=width)
+    own = network(kind, 1, width=width)
     own.get_output_embeddings().weight = own.get_input_embeddings().weight
     return own.to(dtype)
 
@@ -69,13 +69,14 @@ def test_embeddings_are_gathered_from_the_head_that_they_are_tied_to(kind: str, 
 
     own, other = tied(kind, width, dtype), tied(kind, width, dtype)
     paged.move(own)
-    ours, theirs = (with_engine("native", one, 64, frozenset({1})) for one in (own, other))
+    ours, theirs = (with_engine("native", one, 40, frozenset({1})) for one in (own, other))
     step: Any = ours.program.several.run
     ops = [one.op for one in step.run._program]
     assert Op.GATHER in ops and Op.EMBED not in ops
     paged.release(*own.parameters())
     found = read(ours)
-    assert kind == "gpt2" or resident(own.get_input_embeddings().weight) == 0  # its positions are a table
+    if kind in ("llama", "qwen2"):  # the others read a table of positions, or embed a source
+        assert resident(own.get_input_embeddings().weight) == 0
     assert found.isfinite().all() and torch.equal(found, read(theirs))
     for model in (ours, theirs):
         with torch.no_grad():
@@ -88,7 +89,7 @@ def test_embeddings_are_gathered_from_the_head_that_they_are_tied_to(kind: str, 
 def test_a_token_that_the_head_has_no_row_of_is_none_of_memory() -> None:
     own = tied("qwen2", 32, torch.float32)
     paged.move(own)
-    made = with_engine("native", own, 64, frozenset({1}))
+    made = with_engine("native", own, 40, frozenset({1}))
     read: Any = made.program.one.run.run
     gather = next(one for one in read._program if one.op == Op.GATHER)
     assert gather.inner == 64
