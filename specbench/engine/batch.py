@@ -16,7 +16,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from specbench.engine.batch_steps import BatchableModel
+from specbench.engine.batch_steps import BatchableModel, RowsRead
 from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
 from specbench.engine.buffers import MOST_STACKED, Buffers
 from specbench.engine.eager.network_parts import LastRead
@@ -138,14 +138,12 @@ class Batch(Model):
             if not isinstance(read.tokens, Tensor):
                 require_readable(read.tokens, self.model.readable)
             ids[session.row - first][: len(read.tokens)] = read.tokens
-        logits_BLV = self._steps.run(
+        logits_BLV = self._steps.run(RowsRead(
             torch.tensor(ids, device=self.device),
             self._layout(standing, dict(zip(sessions, counts, strict=True)), count),
-            self._source_lengths[first:stop],
-            self._own.rows(first, stop).layers,
-            self._of_source.rows(first, stop).layers,
-            last_row,
-        )
+            self._source_lengths[first:stop], self._own.rows(first, stop).layers,
+            self._of_source.rows(first, stop).layers, last_row,
+        ))  # fmt: skip
         found = []
         for session, read in zip(sessions, reads, strict=True):
             logits_LV = logits_BLV[session.row - first]

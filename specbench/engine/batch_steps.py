@@ -5,7 +5,7 @@ logits.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -33,21 +33,23 @@ class StepsOfRows(Protocol):
         """Cross-attention keys and values of one source, layer by layer."""
         ...
 
-    def run(
-        self,
-        ids_BL: Tensor,
-        layout: Layout,
-        source_lengths: Sequence[int],
-        own: Sequence[Tensor],
-        of_source: Sequence[Tensor],
-        last_row: bool,
-    ) -> Tensor:
-        """Logits [B, L, V], or with `last_row` [B, 1, V] of the last token.
-
-        `own` and `of_source` are the buffers of self- and cross-attention; the new keys and values are written to the
-        first.
-        """
+    def run(self, rows: "RowsRead") -> Tensor:
+        """Logits [B, L, V], or with `last_row` [B, 1, V] of the last token."""
         ...
+
+
+class RowsRead(NamedTuple):
+    """What a run reads: the new tokens of B rows, where they stand, and the buffers.
+
+    New keys and values are written to `own`, the buffers of self-attention; `of_source` are those of cross-attention.
+    """
+
+    ids_BL: Tensor
+    layout: Layout
+    source_lengths: Sequence[int]
+    own: Sequence[Tensor]
+    of_source: Sequence[Tensor]
+    last_row: bool  # whether only the last token's logits count
 
 
 class BatchableModel(Protocol):
@@ -113,15 +115,8 @@ class EagerSteps:
         _, states = what_it_caches(self._network, source_1S)
         return states
 
-    def run(
-        self,
-        ids_BL: Tensor,
-        layout: Layout,
-        source_lengths: Sequence[int],
-        own: Sequence[Tensor],
-        of_source: Sequence[Tensor],
-        last_row: bool,
-    ) -> Tensor:
+    def run(self, rows: RowsRead) -> Tensor:
+        ids_BL, layout, source_lengths, own, of_source, last_row = rows
         cache: Any = cache_over(own, layout.slots_BL, layout.new_positions_BL[0, 0])
         inputs: dict[str, object] = {"input_ids": ids_BL}
         if of_source:
@@ -162,22 +157,15 @@ class CapturedSteps:
         assert encode is not None
         return encode(source_1S)
 
-    def run(
-        self,
-        ids_BL: Tensor,
-        layout: Layout,
-        source_lengths: Sequence[int],
-        own: Sequence[Tensor],
-        of_source: Sequence[Tensor],
-        last_row: bool,
-    ) -> Tensor:
-        rows, count = ids_BL.shape
+    def run(self, rows: RowsRead) -> Tensor:
+        ids_BL, layout, source_lengths, own, of_source, last_row = rows
+        count = ids_BL.shape[1]
         if last_row and self.most_of_prompt is not None and count > self.most_of_prompt:
             for first in range(0, count, self.most_of_prompt):
                 part = slice(first, first + self.most_of_prompt)
-                logits_B1V = self.run(ids_BL[:, part], layout.of_tokens(part), source_lengths, own, of_source, last_row)
+                logits_B1V = self.run(rows._replace(ids_BL=ids_BL[:, part], layout=layout.of_tokens(part)))
             return logits_B1V
-        program = self._programs[rows > 1]
+        program = self._programs[len(ids_BL) > 1]
         step = program.one if count == 1 else program.last if last_row else program.several
         slots = (own[0].shape[2], of_source[0].shape[2] if of_source else 0)
         device = ids_BL.device
@@ -185,7 +173,7 @@ class CapturedSteps:
             self._sources, tuple(source_lengths), lambda: (torch.tensor(source_lengths, device=device),)
         )
         inputs = (ids_BL, *layout.tensors, lengths_B, *own, *of_source)
-        fixed = self._once(self._fixed, (id(step), rows, count, *slots), lambda: step.of_sizes(*inputs))
+        fixed = self._once(self._fixed, (id(step), *ids_BL.shape, *slots), lambda: step.of_sizes(*inputs))
         inputs += fixed
         key = (id(step), count, *slots, *source_lengths)
         inputs += self._once(self._sources, key, lambda: step.of_source(*inputs))
@@ -202,24 +190,13 @@ class CapturedSteps:
 class RowByRow(CapturedSteps):
     """The captured step of a single row, for each row in turn."""
 
-    def run(
-        self,
-        ids_BL: Tensor,
-        layout: Layout,
-        source_lengths: Sequence[int],
-        own: Sequence[Tensor],
-        of_source: Sequence[Tensor],
-        last_row: bool,
-    ) -> Tensor:
-        rows = [
-            super(RowByRow, self).run(
-                ids_BL[row : row + 1],
-                layout.of_row(row),
-                source_lengths[row : row + 1],
-                [buffer[row : row + 1] for buffer in own],
-                [buffer[row : row + 1] for buffer in of_source],
-                last_row,
-            )
-            for row in range(len(ids_BL))
-        ]
-        return torch.cat(rows)
+    def run(self, rows: RowsRead) -> Tensor:
+        ids_BL, layout, source_lengths, own, of_source, last_row = rows
+        each = [slice(row, row + 1) for row in range(len(ids_BL))]
+        return torch.cat([
+            super(RowByRow, self).run(RowsRead(
+                ids_BL[one], layout.of_row(one.start), source_lengths[one], [buffer[one] for buffer in own],
+                [buffer[one] for buffer in of_source], last_row,
+            ))
+            for one in each
+        ])  # fmt: skip

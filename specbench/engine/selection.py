@@ -141,7 +141,7 @@ def with_engine(
             fell_back = first_line(error)
         else:
             model.report.fell_back = fell_back
-            paged.release(*network.parameters())
+            paged.settle(network)
             return model
     model = EagerModel(network, vocabulary_size, eos_ids, traits)
     model.report.fell_back = fell_back
@@ -205,8 +205,9 @@ def checked_capture(
     began = time.perf_counter()
     eager = EagerModel(network, vocabulary_size, eos_ids)
     own = _probe_logits(eager)  # before its weights are laid out once more
-    paged.release(*network.parameters())
+    paged.settle(network)
     model = kind(network, vocabulary_size, eos_ids, packed or PackedWeights(level_bits), invariant, traits)
+    paged.settle(network)
     if (reason := _difference(model, eager, own)) is not None:
         if again and model.program.cached is not None:  # a capture that is made now may be right
             forget(model.program.cached)

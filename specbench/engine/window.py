@@ -127,9 +127,14 @@ class Windowed(NetworkSession):
             self.copy(whole, self.length, length, self.length - self.dropped)
         self.length = self.taken = length
 
-    @abstractmethod
+    @staticmethod
+    def copies_from(model: Any) -> Beginnings | None:
+        return None  # slots are not the text's
+
     def again(self, tokens: list[int]) -> None:
         """Read `tokens`."""
+        if tokens:
+            self.extend(tokens)
 
     @abstractmethod
     def shorten(self, length: int) -> None:
@@ -151,16 +156,8 @@ class WindowedEager(Windowed, DecoderOnlySession):
         self.open(window)
         super().__init__(model, prompt)
 
-    @staticmethod
-    def copies_from(model: Any) -> Beginnings | None:
-        return None  # slots are not the text's
-
     def read_first(self, tokens: Sequence[int]) -> None:
         self.again(list(tokens))
-
-    def again(self, tokens: list[int]) -> None:
-        if tokens:
-            self.extend(tokens)
 
     def extend(self, tokens: Tokens, parents: Sequence[int] | None = None) -> Tensor:
         if not len(tokens):

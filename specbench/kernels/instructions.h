@@ -2,7 +2,7 @@
 
 #define OPERATIONS(DO)                                                                                                 \
     DO(EMBED) DO(LOAD) DO(STORE) DO(NORM) DO(LINEAR) DO(WRITE) DO(ATTEND) DO(ADD) DO(MUL) DO(SCALE) DO(SHIFT) DO(POWER) \
-    DO(RELU) DO(SILU) DO(GELU) DO(GELU_TANH) DO(TANH) DO(PICK) DO(ROTATE) DO(DIVIDE) DO(SPREAD)
+    DO(RELU) DO(SILU) DO(GELU) DO(GELU_TANH) DO(TANH) DO(PICK) DO(ROTATE) DO(DIVIDE) DO(SPREAD) DO(GATHER)
 #define IN_TURN(name) name,
 enum { OPERATIONS(IN_TURN) };
 
@@ -12,6 +12,7 @@ typedef struct { int64_t at, column, stride; } Ref;
 /* An operation writes `width` columns of `out`, in bf16 rounded if `short_floats`, and reads:
 
    EMBED      rows of the table `weight` [inner, width], by the ids in outside[0]
+   GATHER     the same of a table [inner, width] that is also a map's weight, as `pack` puts it
    LOAD       rows of outside[0]
    STORE      x, which goes to outside[0] instead of `out`
    NORM       x: of each of `heads` heads of `inner` columns, by `norm_weight` and `norm_bias` or null, `epsilon`, `centred`

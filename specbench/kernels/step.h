@@ -100,6 +100,22 @@ static void load_rows(const Work *w) {
         }
 }
 
+/* Rows of a packed table by the ids of new tokens; NaN where it has no such row. */
+static void gather_rows(const Work *w) {
+    const Instruction *it = w->it;
+    const int64_t s = it->short_floats, even = filled_up(it->width);
+    EACH_PART(w->step)
+        for (int64_t r = 0; r < part->rows; r++) {
+            const int64_t row = ((const int64_t *)part->outside[it->outside[0]])[r], is_there = (uint64_t)row < (uint64_t)it->inner;
+            float *to = w->out + (first_row + r) * it->out.stride;
+            for (int64_t i = w->first; i < w->end; i++) {
+                int64_t at = is_there ? row / BLOCK * BLOCK * even + place(i, row % BLOCK, s) : 0;
+                float v = s ? wide(((const uint16_t *)it->weight)[at]) : ((const float *)it->weight)[at];
+                to[i] = is_there ? v : NAN;
+            }
+        }
+}
+
 static void store_rows(const Work *w) {
     const Instruction *it = w->it;
     const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
@@ -218,6 +234,7 @@ static void activate_columns(const Work *w) {
 static void run_instruction(const Work *w) {
     switch (w->it->op) {
     case EMBED: case LOAD: load_rows(w); break;
+    case GATHER: gather_rows(w); break;
     case STORE: store_rows(w); break;
     case NORM: norm_heads(w); break;
     case LINEAR: map_linearly(w); break;

@@ -11,7 +11,7 @@ class Op(IntEnum):
     """Numbers of operations; what each reads and writes stands at `Instruction` in instructions.h."""
 
     EMBED, LOAD, STORE, NORM, LINEAR, WRITE, ATTEND, ADD, MUL, SCALE, SHIFT, POWER = range(12)
-    RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE, SPREAD = range(12, 21)
+    RELU, SILU, GELU, GELU_TANH, TANH, PICK, ROTATE, DIVIDE, SPREAD, GATHER = range(12, 22)
 
 
 class RawSampling(ctypes.Structure):

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from specbench.algorithm.draft import DraftSession
 from specbench.engine.session import Session
 
 
@@ -56,3 +57,16 @@ class Features:
             states_LF = states_of(known, count)
             assert states_LF is not None, "the target has read this text in other parts than it is drafted for in"
             self._rows += (states_LF if self._columns is None else states_LF[:, self._columns]).split(1)
+
+
+class ReadsFeatures(DraftSession):
+    """The part of a draft session that reads the target's features of a text, which it keeps as `_features`."""
+
+    _features: Features
+
+    def follow(self, tokens: Sequence[int]) -> None:
+        """Keep the features of all but the newest token."""
+        self._features.read(tokens[:-1])
+
+    def select(self, path: Sequence[int]) -> None:
+        """Nothing: accepted tokens are read again, with the target's features."""

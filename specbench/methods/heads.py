@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
+from specbench.algorithm.draft import Draft, FollowsTarget, Stateless, after_zeros
 from specbench.config.draft import TrainedConfig
 from specbench.config.model import name_of, place_of
 from specbench.config.paths import shipped
@@ -115,8 +115,8 @@ class HeadsDraft(FollowsTarget):
         return HeadsSession(self, session, sampling)
 
 
-class HeadsSession(AtOnceSession):
-    """A view of the target's session, without state of its own."""
+class HeadsSession(Stateless, AtOnceSession):
+    """A view of the target's session, which selects and rolls back itself, without state of its own."""
 
     draft: HeadsDraft
 
@@ -134,12 +134,6 @@ class HeadsSession(AtOnceSession):
 
     def follow(self, tokens: Sequence[int]) -> None:
         self._state(tokens)
-
-    def select(self, path: Sequence[int]) -> None:
-        """The target's session selects."""
-
-    def rollback(self, length: int) -> None:
-        """Nothing to do: the target rolls back its own session."""
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """q of heads 2, 3, ...; zeros in rows without a state."""

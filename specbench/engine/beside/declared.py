@@ -193,3 +193,18 @@ class EntrySession(Protocol):
     def rollback(self, length: int) -> None:
         """Drop the tree, and all but the first `length` entries."""
         ...
+
+
+class TextEntries:
+    """What a draft reads of one text, over a session of captured steps or of the modules."""
+
+    session: EntrySession
+
+    @property
+    def length(self) -> int:
+        """Entries of the text; drafted ones do not count."""
+        return self.session.length
+
+    def rollback(self, length: int) -> None:
+        """Drop what is drafted, and all but the first `length` entries."""
+        self.session.rollback(length)

@@ -5,25 +5,30 @@ that number. Buffers grow by doubling, so that attention covers at most twice th
 the model's pool with their session.
 """
 
+from __future__ import annotations
+
 import copy
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext
 from functools import partial
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor
 
 from specbench.engine.beginnings import PROMPTS, Beginnings, read_prefix
-from specbench.engine.buffers import MOST_STACKED, BufferPool, Buffers, TensorCache
-from specbench.engine.capture.program import Program, Step
+from specbench.engine.buffers import MOST_STACKED, Buffers
+from specbench.engine.capture.program import Step
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.network_parts import Part
-from specbench.engine.eager.sessions import NetworkSession, SessionModel
+from specbench.engine.eager.sessions import NetworkSession
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.session import Prompt, Tokens
 from specbench.engine.window import Window, Windowed
+
+if TYPE_CHECKING:
+    from specbench.engine.capture.static import StaticModel
 
 MOST_OF_MASK = 2**24  # tokens of a prompt that are read at once, times slots: a mask of 64 MB
 PROMPT_TOKENS = 512  # that torch's kernels read at once if they end with the buffers: few attend to later slots
@@ -37,45 +42,12 @@ def tokens_at_once(slots: int) -> int:
     return max(1, MOST_OF_MASK // slots)
 
 
-class CapturedModel(SessionModel, Protocol):
-    """The interface of a model with captured steps that a session uses."""
-
-    program: Program
-    pool: BufferPool
-    sources: TensorCache
-    positions: TensorCache
-    tree_positions: TensorCache
-    longest: int | None
-    beginnings: Any
-    invariant: bool  # rows do not depend on how many are read at once
-    most_rows: int | None  # of one invariant step
-    rows: int  # the fewest that a step reads
-    engine: str
-    grows_in_place: bool  # its buffers may be replaced by larger ones
-
-    def numbers(self, slots: int) -> Tensor:
-        """0 ... `slots` - 1, as one row [1, `slots`]; the same tensor at every call."""
-        ...
-
-    def number(self, value: int) -> Tensor:
-        """`value` as a tensor [1]; the same tensor at every call."""
-        ...
-
-    def capacity(self, needed: int) -> int:
-        """Slots of self-attention buffers with room for `needed` tokens."""
-        ...
-
-    def source_slots(self, needed: int) -> int:
-        """Slots of cross-attention buffers for a source of `needed` tokens."""
-        ...
-
-
 class StaticSession(NetworkSession):
     """One sequence: buffers, and how many of their slots count."""
 
-    model: CapturedModel
+    model: StaticModel
 
-    def __init__(self, model: CapturedModel, prompt: Prompt) -> None:
+    def __init__(self, model: StaticModel, prompt: Prompt) -> None:
         self._begin(model)
         self._sources = len(prompt.source)
         self._source_length_1 = model.number(len(prompt.source))
@@ -85,15 +57,15 @@ class StaticSession(NetworkSession):
             self.reserve(len(prompt.prefix))
             read_prefix(self, prompt, self.copies_from(model), len(prompt.prefix) - 1 - bool(model.state_width))
 
-    def _begin(self, model: CapturedModel) -> None:
+    def _begin(self, model: StaticModel) -> None:
         """Set the state of a session that has read nothing and holds no buffers."""
         super().__init__(model)
-        self._parts: dict[CapturedModel, StaticSession] = {}
+        self._parts: dict[StaticModel, StaticSession] = {}
         self._held: dict[str, Buffers] = {}
         weakref.finalize(self, model.pool.give_back, self._held)
 
     @staticmethod
-    def copies_from(model: CapturedModel) -> Beginnings | None:
+    def copies_from(model: StaticModel) -> Beginnings | None:
         """The beginnings that a session may copy. A draft that needs states of the prompt needs all of them."""
         return None if model.states_of_prompt else model.beginnings
 
@@ -140,9 +112,9 @@ class StaticSession(NetworkSession):
         self.ahead = reading.length - self.length
         return logits_LV
 
-    def _reading_with(self, part: Part) -> "StaticSession":
+    def _reading_with(self, part: Part) -> StaticSession:
         """A session of `part` of the model over the buffers that this session has for its layers; cached."""
-        model = cast(CapturedModel, self.model.shallow(*part))
+        model = cast("StaticModel", self.model.shallow(*part))
         if model not in self._parts:
             made = self._parts[model] = copy.copy(self)
             made.model, made._parts = model, {}
@@ -343,10 +315,6 @@ class WindowedStatic(Windowed, StaticSession):
         self.open(window)
         super().__init__(model, prompt)
 
-    @staticmethod
-    def copies_from(model: CapturedModel) -> Beginnings | None:
-        return None  # slots are not the text's
-
     def reserve(self, needed: int) -> None:
         if "self" not in self._held:
             self._capacity = self.window.slots
@@ -380,10 +348,6 @@ class WindowedStatic(Windowed, StaticSession):
         self, what: tuple[object, ...], count: int, compute: Callable[[], tuple[Tensor, ...]]
     ) -> tuple[Tensor, ...]:
         return super()._looked_up((*what, self.window, self.dropped), count, compute)
-
-    def again(self, tokens: list[int]) -> None:
-        if tokens:
-            self.extend(tokens)
 
     def shorten(self, length: int) -> None:
         StaticSession.rollback(self, length)

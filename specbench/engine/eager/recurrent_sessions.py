@@ -1,8 +1,10 @@
 """Sessions of networks with recurrent layers, singly and as rows of one run."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor
@@ -11,10 +13,13 @@ from torch.nn.utils.rnn import pad_sequence
 from specbench.engine.beginnings import Beginnings
 from specbench.engine.cache_names import cache_argument
 from specbench.engine.eager.cache import Arrangement, RecurrentLayer, new_cache, rows_of
-from specbench.engine.eager.sessions import DecoderOnlySession, SessionModel
+from specbench.engine.eager.sessions import DecoderOnlySession
 from specbench.engine.layout import Layout, OpenTree
 from specbench.engine.reads import Read
 from specbench.engine.session import Prompt, Tokens
+
+if TYPE_CHECKING:
+    from specbench.engine.eager.model import EagerModel
 
 
 class RecurrentSession(DecoderOnlySession):
@@ -23,18 +28,18 @@ class RecurrentSession(DecoderOnlySession):
     Beyond that it reads its text again.
     """
 
-    def __init__(self, model: SessionModel, prompt: Prompt) -> None:
+    def __init__(self, model: EagerModel, prompt: Prompt) -> None:
         self._text: list[int] = []
         self._nodes: list[int] = []
         super().__init__(model, prompt)
 
     @staticmethod
-    def copies_from(model: SessionModel) -> Beginnings | None:
+    def copies_from(model: EagerModel) -> Beginnings | None:
         return None  # a state is of one length of the text
 
     @staticmethod
     @torch.inference_mode()
-    def read_rows(model: SessionModel, reads: Sequence[Read]) -> list[Tensor]:
+    def read_rows(model: EagerModel, reads: Sequence[Read]) -> list[Tensor]:
         """The results of `extend` for each of `reads`, of several sessions of `model`, from one run."""
         sessions = [cast(RecurrentSession, read.session) for read in reads]
         counts = [len(read.tokens) for read in reads]

@@ -5,10 +5,12 @@ belongs to the source. `ShallowSession` reads ahead with the first layers, or so
 another session.
 """
 
+from __future__ import annotations
+
 from abc import abstractmethod
 from collections.abc import Sequence
 from contextlib import ExitStack
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -19,37 +21,12 @@ from specbench.engine.cache_names import cache_argument
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.cache import Arrangement, KeyValueLayer, RecurrentLayer, new_cache
 from specbench.engine.eager.network_parts import LastRead, Part
-from specbench.engine.eager.recurrence import Recurrence
 from specbench.engine.layout import Layout, OpenTree
-from specbench.engine.placement import Placement
 from specbench.engine.session import Prompt, Session, Tokens
 from specbench.sampling import TokenChoice
 
-
-class SessionModel(Protocol):
-    """The interface of a model that a session uses."""
-
-    network: Any
-    device: torch.device
-    vocabulary_size: int
-    placement: Placement
-    state_width: int  # columns after the logits that hold what the head read, and taps
-    tap_width: int  # of these the last, which hold taps
-    states_of_prompt: bool  # sessions also hand over the states of the whole prompt
-    recurrence: Recurrence | None
-    beginnings: Any  # that sessions copy
-
-    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "SessionModel":
-        """The first `layers` decoder layers without the sublayers `skipped`, with the final norm and head."""
-        ...
-
-    def require_trees(self) -> None:
-        """Raise UserError if the model cannot read a tree."""
-        ...
-
-    def ids(self, tokens: Tokens) -> Tensor:
-        """`tokens` [1, L] on the model's device."""
-        ...
+if TYPE_CHECKING:
+    from specbench.engine.eager.model import EagerModel
 
 
 class NetworkSession(Session):
@@ -62,7 +39,7 @@ class NetworkSession(Session):
 
     length: int = 0
 
-    def __init__(self, model: SessionModel) -> None:
+    def __init__(self, model: EagerModel) -> None:
         self.model = model
         self.length = self.ahead = 0
         self.ahead_part: Part | None = None  # which layers are ahead
@@ -85,7 +62,7 @@ class NetworkSession(Session):
     def tapped(self, start: int, stop: int) -> Tensor | None:
         return self._last.tapped(start, stop, self.model.tap_width)
 
-    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> "ShallowSession":
+    def shallow(self, layers: int, skipped: frozenset[str] = frozenset()) -> ShallowSession:
         """A session of the first `layers` layers, without the sublayers `skipped`, from here on; one at a time."""
         return ShallowSession(self, Part(layers, skipped))
 
@@ -162,7 +139,7 @@ class ShallowSession(Session):
 class EagerSession(NetworkSession):
     """A session over a `transformers` cache that grows, for both families; its nodes of a tree are cached last."""
 
-    def __init__(self, model: SessionModel, cache: Any) -> None:
+    def __init__(self, model: EagerModel, cache: Any) -> None:
         super().__init__(model)
         self._cache = cache
 
@@ -227,7 +204,7 @@ class EagerSession(NetworkSession):
 
     def _forward(
         self,
-        model: SessionModel,
+        model: EagerModel,
         tokens: Tokens,
         parents: Sequence[int] | None,
         length: int,
@@ -276,7 +253,7 @@ class EagerSession(NetworkSession):
 class EncoderDecoderSession(EagerSession):
     """The encoder's output and the decoder's two caches."""
 
-    def __init__(self, model: SessionModel, source: tuple[int, ...]) -> None:
+    def __init__(self, model: EagerModel, source: tuple[int, ...]) -> None:
         # Not DynamicCache(config=...): it counts encoder layers and breaks on a deeper decoder.
         super().__init__(model, EncoderDecoderCache(new_cache(), new_cache()))
         beginnings: Beginnings | None = model.beginnings
@@ -309,13 +286,13 @@ class EncoderDecoderSession(EagerSession):
 class DecoderOnlySession(EagerSession):
     """The prompt is read at the start, so that decoding begins with one token, as in the other family."""
 
-    def __init__(self, model: SessionModel, prompt: Prompt) -> None:
+    def __init__(self, model: EagerModel, prompt: Prompt) -> None:
         super().__init__(model, self._empty(model))
         most = len(prompt.prefix) - 1 - bool(model.state_width)
         read_prefix(self, prompt, None if model.states_of_prompt else self.copies_from(model), most)
 
     @staticmethod
-    def copies_from(model: SessionModel) -> Beginnings | None:
+    def copies_from(model: EagerModel) -> Beginnings | None:
         """The beginnings that a session may copy."""
         beginnings: Beginnings | None = model.beginnings
         return beginnings
@@ -340,7 +317,7 @@ class DecoderOnlySession(EagerSession):
         self.length = count
 
     @staticmethod
-    def _empty(model: SessionModel) -> Any:
+    def _empty(model: EagerModel) -> Any:
         return new_cache() if model.recurrence is None else model.recurrence.cache()
 
     def _inputs(self, tokens: Tokens) -> dict[str, object]:

@@ -13,11 +13,12 @@ from torch import Tensor
 from torch.fx import GraphModule, Node
 
 from specbench.engine.capture.lower import widened
-from specbench.engine.capture.nodes import aten, constant, plain, value
+from specbench.engine.capture.nodes import aten, calls, constant, plain, value
 from specbench.engine.native.instructions import OF_ROWS, Instruction, Value
 from specbench.engine.native.values import Form, Unknown, Values
 from specbench.engine.native.weights import LAYOUTS
 from specbench.engine.operations import kernels
+from specbench.engine.paged import is_in_file
 from specbench.kernels.structures import Op
 
 VIEWS = (aten.view.default, aten.reshape.default, aten.flatten.using_ints)
@@ -131,7 +132,15 @@ class Assembly(Values):
         if not self.program:
             self.rows_of = number, 1
         self._has_texts(number)
-        self._write_slot(node, Instruction(Op.EMBED, form.width, inner=len(weight), weight=weight, outside=[number]))
+        op, held = Op.EMBED, weight
+        if is_in_file(weight) and not self._packed.bits_of(weight) and self._is_mapped_by(weight):
+            op, held = Op.GATHER, self._packed.of(weight, LAYOUTS[0])  # the head's, so that none of the file is read
+        self._write_slot(node, Instruction(op, form.width, inner=len(weight), weight=held, outside=[number]))
+
+    def _is_mapped_by(self, weight: Tensor) -> bool:
+        """Whether a linear map of the graph has this weight, as a head that is tied to the embeddings."""
+        maps = (constant(self._module, node.args[1]) for node in calls(self._module, aten.linear.default))
+        return any(one is not None and (one.data_ptr(), one.shape) == (weight.data_ptr(), weight.shape) for one in maps)
 
     def _norm(self, node: Node, weight: Any, bias: Any, epsilon: float, centred: bool) -> None:
         form = self._form(node)

@@ -39,7 +39,7 @@ def require_fits(program: list[Instruction], outside: int, sizes: int) -> None:
             require(0 <= at[one.out] <= end - one.width, f"slot {one.out}")
         given = [*one.outside, *([-1] * (3 - len(one.outside)))]
         require(all(-1 <= tensor < outside for tensor in given), "a tensor")
-        if one.op in (Op.EMBED, Op.LOAD, Op.STORE):
+        if one.op in (Op.EMBED, Op.GATHER, Op.LOAD, Op.STORE):
             require(given[0] >= 0, "a tensor")
         if one.op in (Op.WRITE, Op.ATTEND):
             named = [] if one.slots == OF_ROWS else [one.slots]
@@ -56,6 +56,8 @@ def _weights(one: Instruction) -> dict[str, tuple[Tensor | None, int]]:
     found = {"norm_weight": (one.norm_weight, one.inner), "norm_bias": (one.norm_bias, one.inner)}
     if one.op == Op.EMBED:
         found["weight"] = one.weight, one.inner * one.width
+    elif one.op == Op.GATHER:
+        found["weight"] = one.weight, library().packed_size(one.inner, one.width)
     elif one.op == Op.LINEAR:
         found["bias"] = one.bias, one.width
         if not one.level_bits:

@@ -16,7 +16,14 @@ from torch.fx import GraphModule, Node
 from specbench.engine.capture.lower import PackedWeights, widened
 from specbench.engine.capture.nodes import constant, plain, value
 from specbench.engine.native.instructions import Instruction, Value
+from specbench.engine.paged import is_in_file
 from specbench.kernels.structures import Op
+
+
+def own_fp32(weight: Tensor) -> Tensor:
+    """A vector of weights in fp32, in no file."""
+    made = widened(weight)
+    return made.clone() if is_in_file(made) else made
 
 
 class Unknown(Exception):
@@ -156,6 +163,8 @@ class Values:
             raise Unknown
         if len(shape) == 1 and not found.is_contiguous():
             raise Unknown
+        if len(shape) == 1 and is_in_file(found):  # of which each step would read a page
+            return self._packed.of(found.detach(), torch.clone)
         return found.detach()
 
     def _of_norm(self, node: Any, width: int) -> Tensor | None:
@@ -165,7 +174,7 @@ class Values:
         found = constant(self._module, node)
         if found is None or found.dtype not in (self.dtype, torch.float32) or found.shape != (width,):
             raise Unknown
-        return self._packed.of(found, widened)
+        return self._packed.of(found, own_fp32)
 
     def _require_buffers(self, *buffers: Any) -> None:
         """Caches of these texts, which are inputs of the graph and so contiguous: in fp32, or in the model's bf16."""

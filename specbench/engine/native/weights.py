@@ -12,15 +12,17 @@ from specbench.kernels.check import HALF_SCALES
 from specbench.kernels.found_levels import packed_as_found
 from specbench.kernels.levels import packed
 
-PACKED_ROWS = 8192  # at a time, so that little of a weight in a file is in memory; whole blocks
+# Of a weight at a time, so that little of one in a file is in memory: rows, in whole blocks, and about so many bytes.
+PACKED_ROWS, PACKED_BYTES, BLOCKS = 8192, 2**22, 128
 
 
 def laid_out(weight: Tensor) -> Tensor:
     """A weight [N, K] as `kernels.c` reads it."""
     weight, (outputs, inner) = weight.contiguous(), weight.shape
     made = torch.empty(library().packed_size(outputs, inner), dtype=weight.dtype)
-    place, of_rows = made.data_ptr(), library().packed_size(PACKED_ROWS, inner) * made.itemsize
-    for rows in weight.split(PACKED_ROWS):
+    few = min(PACKED_ROWS, max(BLOCKS, PACKED_BYTES // (inner * weight.itemsize) // BLOCKS * BLOCKS))
+    place, of_rows = made.data_ptr(), library().packed_size(few, inner) * made.itemsize
+    for rows in weight.split(few):
         library().pack(rows.data_ptr(), place, len(rows), inner, weight.dtype == torch.bfloat16)
         paged.release(rows)
         place += of_rows

@@ -33,7 +33,7 @@ from specbench.methods.dflash.beside import beside, probe
 from specbench.methods.dflash.entries import BlockEntries, ScoredBlocks
 from specbench.methods.dflash.network import BlockDrafter
 from specbench.methods.dflash.published import published_block
-from specbench.methods.features import Features, columns_of
+from specbench.methods.features import Features, ReadsFeatures, columns_of
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, standardise
 
@@ -60,7 +60,7 @@ class BlockDraft(FollowsTarget):
         return BlockSession(self, session, sampling)
 
 
-class BlockSession(AtOnceSession):
+class BlockSession(ReadsFeatures, AtOnceSession):
     """The network at work beside the target's session."""
 
     draft: BlockDraft
@@ -96,16 +96,6 @@ class BlockSession(AtOnceSession):
         """Read the context on."""
         if cache.length < len(self._features):
             RUNS.run(cache.read, self._features.of(cache.length, len(self._features)))
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        """Keep the target's states of all but the newest token; those that the session has not read it reads itself.
-
-        That replaces what it read last.
-        """
-        self._features.read(tokens[:-1])
-
-    def select(self, path: Sequence[int]) -> None:
-        """Nothing: accepted tokens are read with the target's states."""
 
     def rollback(self, length: int) -> None:
         self._features.drop(length)

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.engine.beside.declared import EntrySession, Prediction
+from specbench.engine.beside.declared import EntrySession, Prediction, TextEntries
 from specbench.engine.beside.eager import EagerEntries
 from specbench.engine.layout import Layout
 from specbench.methods.dflash.network import BlockDrafter, visible_to_blocks
@@ -19,16 +19,11 @@ from specbench.methods.dflash.network import BlockDrafter, visible_to_blocks
 READ_AT_ONCE = 256  # tokens of the context, which do not depend on each other: a layout is tokens times slots
 
 
-class BlockEntries:
-    """The context of one text, over a session of captured steps or of the modules."""
+class BlockEntries(TextEntries):
+    """The context of one text."""
 
     def __init__(self, drafter: BlockDrafter, session: EntrySession) -> None:
         self.drafter, self.session = drafter, session
-
-    @property
-    def length(self) -> int:
-        """Tokens of the context."""
-        return self.session.length
 
     @torch.inference_mode()
     def read(self, features_LF: Tensor) -> None:
@@ -44,10 +39,6 @@ class BlockEntries:
         found_LV = self.session.run("block", [token, *[shape.mask] * (shape.block - 1)])
         found_LV = found_LV[shape.first : shape.first + most]
         return Prediction(found_LV[:, rows:], found_LV[:, :rows])
-
-    def rollback(self, length: int) -> None:
-        """Drop all but the first `length` tokens."""
-        self.session.rollback(length)
 
 
 class ScoredBlocks(BlockEntries):

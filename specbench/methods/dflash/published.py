@@ -9,6 +9,7 @@ target's name and fingerprint in `config.json`. docs/checkpoints.md has all fiel
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NoReturn
 
 import torch
@@ -18,8 +19,7 @@ from transformers.activations import ACT2FN
 
 from specbench.config.recipes import training_command
 from specbench.engine.saved_heads import fingerprint, same_weights
-from specbench.engine.weights.mapped_files import weight_files
-from specbench.engine.weights.published_checkpoint import CONFIG, read_config, read_tensors
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config, read_weights, require_all
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import ROTATIONS, llama_shape, rotation
 from specbench.methods.dflash.network import BlockDrafter, BlockShape
@@ -69,26 +69,14 @@ class PublishedBlock:
         own = _own_rows(tensors, network)
         shape = BlockShape(**{name: getattr(self.shape, name) for name in vars(self.shape)} | {"own_rows": own})
         drafter = BlockDrafter(shape, len(weight))
-        for name, tensor in drafter.state_dict().items():
-            if name not in tensors:
-                theirs = _their_name(name, named)
-                raise UserError(f"{self.key}: {self.source} has no tensor {theirs}: no weights of draft={shape.kind}")
-            if tensors[name].shape != tensor.shape:
-                found, wanted = list(tensors[name].shape), list(tensor.shape)
-                said = f"its {CONFIG} and this target say {wanted}"
-                raise UserError(f"{self.key}: {_their_name(name, named)} of {self.source} is {found}; {said}")
-        if unknown := sorted(tensors.keys() - drafter.state_dict().keys()):
-            theirs = _their_name(unknown[0], named)
-            raise UserError(f"{self.key}: {self.source} has a tensor {theirs}, which draft={shape.kind} has not")
+        theirs = partial(_their_name, named=named)
+        require_all(drafter.state_dict(), tensors, theirs, self.key, self.source, shape.kind)
         drafter.load_state_dict(tensors)
         return drafter.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)
 
     def _tensors(self, device: torch.device) -> tuple[dict[str, Tensor], list[str]]:
         """The state dict with this package's parameter names, and the names in the files."""
-        files = weight_files(self.source, self.pinned, self.key)
-        if not files:
-            raise UserError(f"{self.key}: {self.source} has neither model.safetensors nor pytorch_model.bin")
-        found = read_tensors(files, self.source, device, self.key)
+        found = read_weights(self.source, self.pinned, self.key, device)
         state = {_our_name(name): tensor for name, tensor in found.items() if not UNUSED.fullmatch(name)}
         return state, list(found)
 

@@ -38,7 +38,7 @@ from specbench.methods.eagle.entries import EagleEntries
 from specbench.methods.eagle.network import Eagle
 from specbench.methods.eagle.published import load_published_eagle, published_eagle
 from specbench.methods.eagle.unrolled import unrolled
-from specbench.methods.features import Features, columns_of
+from specbench.methods.features import Features, ReadsFeatures, columns_of
 from specbench.methods.heads import require_weights
 from specbench.sampling import Sampling, draw_next, standardise
 from specbench.theory.trees import ROOT
@@ -89,7 +89,7 @@ class EagleDraft(FollowsTarget):
         return unrolled(self.eagle, features_BTF, embedded_BTD, source, steps)
 
 
-class EagleSession(ScoresAhead):
+class EagleSession(ReadsFeatures, ScoresAhead):
     """The layer at work beside the target's session."""
 
     stops_at_end = True
@@ -141,15 +141,9 @@ class EagleSession(ScoresAhead):
         self._nodes += after.states_LD.split(1)
         return self._predicted(after)
 
-    def follow(self, tokens: Sequence[int]) -> None:
-        self._features.read(tokens[:-1])
-
     def _nothing(self, rows: int) -> Continuations:
         """No child after each of `rows` nodes."""
         return Found([()] * rows, self.draft.target.vocabulary_size, self.draft.eagle.fc.weight.device)
-
-    def select(self, path: Sequence[int]) -> None:
-        """Nothing: accepted tokens are read again, with the target's features."""
 
     def rollback(self, length: int) -> None:
         self._features.drop(length)

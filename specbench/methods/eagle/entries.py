@@ -11,20 +11,15 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from specbench.engine.beside.declared import EntrySession, Prediction
+from specbench.engine.beside.declared import EntrySession, Prediction, TextEntries
 from specbench.methods.eagle.network import Eagle
 
 
-class EagleEntries:
-    """Entries of one text, over a session of captured steps or of the modules."""
+class EagleEntries(TextEntries):
+    """Entries of one text; those that count hold the target's features."""
 
     def __init__(self, eagle: Eagle, session: EntrySession) -> None:
         self.eagle, self.session = eagle, session
-
-    @property
-    def length(self) -> int:
-        """Entries that hold the target's features."""
-        return self.session.length
 
     def read(self, features_LF: Tensor, tokens: Sequence[int]) -> Prediction:
         """Read entries of the target's own features and these tokens; what follows the last."""
@@ -48,10 +43,6 @@ class EagleEntries:
     def forget(self) -> None:
         """Drop all drafted entries."""
         self.session.forget()
-
-    def rollback(self, length: int) -> None:
-        """Drop all drafted entries, and all but the first `length` others."""
-        self.session.rollback(length)
 
     def _predict(self, step: str, states: Tensor, tokens: Sequence[int]) -> Prediction:
         found, rows = self.session.run(step, tokens, states), self.eagle.vocabulary_size

@@ -14,12 +14,11 @@ from functools import partial
 from typing import Any, NoReturn, TypeVar
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers import AutoConfig, LlamaConfig, PretrainedConfig
 from transformers.activations import ACT2FN
 
-from specbench.engine.weights.mapped_files import weight_files
-from specbench.engine.weights.published_checkpoint import CONFIG, read_config, read_tensors
+from specbench.engine.weights.published_checkpoint import CONFIG, read_config, read_weights, require_all
 from specbench.errors import UserError, first_line
 from specbench.methods.decoder_layer import ROTATIONS, LayerShape, llama_shape, rotation
 from specbench.methods.eagle.network import Eagle, EagleShape
@@ -280,7 +279,7 @@ def filled(
 
     Raises UserError at one that does not fit.
     """
-    _require_all(made, eagle, tensors, theirs)
+    require_all(eagle.state_dict(), tensors, theirs, made.key, made.source, made.kind)
     eagle.load_state_dict(tensors)
     weight = network.get_output_embeddings().weight
     return eagle.to(weight.device, weight.dtype).eval().requires_grad_(False).bind(network)
@@ -288,11 +287,7 @@ def filled(
 
 def _tensors(made: PublishedEagle, device: torch.device) -> tuple[dict[str, Tensor], str]:
     """The state dict with this package's parameter names, on `device`, and what its files call the first layer."""
-    key, source = made.key, made.source
-    files = weight_files(source, made.pinned, key)
-    if not files:
-        raise UserError(f"{key}: {source} has neither model.safetensors nor pytorch_model.bin")
-    read = read_tensors(files, source, device, key)
+    read = read_weights(made.source, made.pinned, made.key, device)
     usual = "transformer" if made.is_speculators else "midlayer"
     layers = (usual if made.kind == ("eagle" if made.is_speculators else "eagle3") else "layers.0", *LAYERS_OF_FILES)
     layer = next((one for one in layers if any(name.startswith(f"{one}.") for name in read)), layers[0])
@@ -345,20 +340,3 @@ def _drop_copied_embeddings(tensors: dict[str, Tensor], network: Any) -> None:
     theirs = tensors.get(name)
     if theirs is not None and theirs.shape == own.shape and torch.equal(theirs.to(own.dtype), own):
         del tensors[name]
-
-
-def _require_all(
-    made: PublishedEagle, eagle: nn.Module, tensors: dict[str, Tensor], theirs: Callable[[str], str]
-) -> None:
-    """Raise UserError at the first tensor that is missing, not known, or of another shape than the config says."""
-    expected, key, source = eagle.state_dict(), made.key, made.source
-    for name, tensor in expected.items():
-        if name not in tensors:
-            raise UserError(f"{key}: {source} has no tensor {theirs(name)}: it is no checkpoint of draft={made.kind}")
-        if tensors[name].shape != tensor.shape:
-            found, wanted = list(tensors[name].shape), list(tensor.shape)
-            said = f"is {found}; its config.json and this target say {wanted}"
-            raise UserError(f"{key}: {theirs(name)} of {source} {said}")
-    for name in tensors:
-        if name not in expected:
-            raise UserError(f"{key}: {source} has a tensor {theirs(name)}, which draft={made.kind} does not support")

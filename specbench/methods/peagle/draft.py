@@ -22,7 +22,7 @@ from specbench.loading.model_loader import Say
 from specbench.methods.at_once import AtOnceSession, all_places
 from specbench.methods.eagle.beside import beside
 from specbench.methods.eagle.draft import EagleBuilder
-from specbench.methods.features import Features, columns_of
+from specbench.methods.features import Features, ReadsFeatures, columns_of
 from specbench.methods.peagle.entries import PEagleEntries, probe
 from specbench.methods.peagle.network import PEagle
 from specbench.methods.peagle.published import load_published_peagle
@@ -47,7 +47,7 @@ class PEagleDraft(FollowsTarget):
         return PEagleSession(self, session, sampling)
 
 
-class PEagleSession(AtOnceSession):
+class PEagleSession(ReadsFeatures, AtOnceSession):
     """The layers at work beside the target's session."""
 
     draft: PEagleDraft
@@ -70,12 +70,6 @@ class PEagleSession(AtOnceSession):
         self.entries.rollback(first)
         features_LF = self._features.of(first, len(tokens) - 1)
         return self.entries.draft_rows(features_LF, tokens[first + 1 :], most)
-
-    def follow(self, tokens: Sequence[int]) -> None:
-        self._features.read(tokens[:-1])
-
-    def select(self, path: Sequence[int]) -> None:
-        """Nothing: accepted tokens are read again, with the target's features."""
 
     def rollback(self, length: int) -> None:
         self._features.drop(length)

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.engine.beside.declared import EntrySession
+from specbench.engine.beside.declared import EntrySession, TextEntries
 from specbench.methods.eagle.beside import PROBED, comparable, noise
 from specbench.methods.eagle.entries import EagleEntries
 from specbench.methods.peagle.network import PEagle
@@ -16,16 +16,11 @@ from specbench.methods.peagle.network import PEagle
 MOST_NEW = 16  # entries of the text whose rows are computed; a prompt's are not
 
 
-class PEagleEntries:
-    """Entries of one text, over a session of captured steps or of the modules."""
+class PEagleEntries(TextEntries):
+    """Entries of one text; those that count hold the target's features."""
 
     def __init__(self, network: PEagle, session: EntrySession) -> None:
         self.network, self.session = network, session
-
-    @property
-    def length(self) -> int:
-        """Entries that hold the target's features."""
-        return self.session.length
 
     def draft_rows(self, features_LF: Tensor, tokens: Sequence[int], rows: int) -> Tensor:
         """Read entries on of the target's features and these tokens; logits [K, V] of the `rows` tokens after them."""
@@ -37,10 +32,6 @@ class PEagleEntries:
         found_LV = self.session.run("draft", new, torch.cat([features_LF[before:], unknown_LF]))
         self.session.length += len(tokens) - before  # the masked entries after them are written over
         return found_LV[-rows:, : self.network.vocabulary_size]
-
-    def rollback(self, length: int) -> None:
-        """Drop all but the first `length` entries."""
-        self.session.rollback(length)
 
 
 def probe(network: PEagle, session: EntrySession) -> list[Tensor]:

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from specbench.engine.beside.declared import Beside, EntrySession, StepOf
+from specbench.engine.beside.declared import Beside, EntrySession, StepOf, TextEntries
 from specbench.engine.layout import Apart
 from specbench.methods.specdec.network import ParallelDecoder
 
@@ -25,16 +25,11 @@ def beside(decoder: ParallelDecoder) -> Beside:
     )  # fmt: skip
 
 
-class ParallelEntries:
+class ParallelEntries(TextEntries):
     """The tokens that the decoder has read of one text. The queries of a step are written after them and dropped."""
 
     def __init__(self, decoder: ParallelDecoder, session: EntrySession) -> None:
         self.decoder, self.session = decoder, session
-
-    @property
-    def length(self) -> int:
-        """Tokens that are read."""
-        return self.session.length
 
     def step(self, tokens: Sequence[int], queries: int) -> Tensor:
         """Read `tokens` on; the logits [K, V] of the first `queries` queries after them."""
@@ -43,10 +38,6 @@ class ParallelEntries:
         logits_LV = self.session.run("draft", [0] * len(states_LD), states_LD, Apart(queries))
         self.session.length += len(tokens)
         return logits_LV[-queries:]
-
-    def rollback(self, length: int) -> None:
-        """Drop all but the first `length` tokens."""
-        self.session.rollback(length)
 
 
 def probe(decoder: ParallelDecoder, session: EntrySession) -> list[Tensor]:

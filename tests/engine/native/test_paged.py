@@ -1,6 +1,7 @@
 """Large weights in a file: the same numbers to the bit, and memory that holds them once."""
 
 import gc
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,9 +9,11 @@ import pytest
 import torch
 
 from specbench.engine import paged
+from specbench.engine.native.fits import DoesNotFit, require_fits
 from specbench.engine.native.weights import PACKED_ROWS, laid_out
 from specbench.engine.selection import with_engine
 from specbench.engine.session import Prompt
+from specbench.kernels.structures import Op
 from tests.support.networks import network
 
 PROMPT, TOKENS = Prompt((), (5, 9, 12, 30)), [4, 7, 22]
@@ -44,6 +47,54 @@ def test_logits_are_the_same_to_the_bit(engine: str, kind: str) -> None:
     for one, other in zip(own.parameters(), network(kind, 4).parameters(), strict=True):
         assert torch.equal(one, other)
     assert all(map(paged.is_in_file, own.parameters()))  # maps that became one were neighbours
+
+
+def tied(kind: str, width: int, dtype: torch.dtype) -> Any:
+    """A network whose head is its embeddings."""
+    own = network(kind, 1, width=width)
+    own.get_output_embeddings().weight = own.get_input_embeddings().weight
+    return own.to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(("kind", "width"), [("qwen2", 40), ("llama", 32), ("gpt2", 36), ("t5", 32)])
+def test_embeddings_are_gathered_from_the_head_that_they_are_tied_to(kind: str, width: int, dtype: torch.dtype) -> None:
+    """The same logits to the bit as from the table, also after the weights have changed; decoding reads no file."""
+    prompt, ids = (Prompt(PROMPT.prefix, (0,)) if kind == "t5" else PROMPT), list(range(36, 64))
+
+    def read(model: Any) -> torch.Tensor:
+        session = model.start(prompt)
+        first = session.extend(TOKENS)
+        return torch.cat([first, session.extend([31]), session.extend(ids)])
+
+    own, other = tied(kind, width, dtype), tied(kind, width, dtype)
+    paged.move(own)
+    ours, theirs = (with_engine("native", one, 40, frozenset({1})) for one in (own, other))
+    step: Any = ours.program.several.run
+    ops = [one.op for one in step.run._program]
+    assert Op.GATHER in ops and Op.EMBED not in ops
+    paged.release(*own.parameters())
+    found = read(ours)
+    if kind in ("llama", "qwen2"):  # the others read a table of positions, or embed a source
+        assert resident(own.get_input_embeddings().weight) == 0
+    assert found.isfinite().all() and torch.equal(found, read(theirs))
+    for model in (ours, theirs):
+        with torch.no_grad():
+            for weight in model.network.parameters():
+                weight.mul_(0.75)
+        model.weights_changed()
+    assert not torch.equal(read(ours), found) and torch.equal(read(ours), read(theirs))
+
+
+def test_a_token_that_the_head_has_no_row_of_is_none_of_memory() -> None:
+    own = tied("qwen2", 32, torch.float32)
+    paged.move(own)
+    made = with_engine("native", own, 40, frozenset({1}))
+    read: Any = made.program.one.run.run
+    gather = next(one for one in read._program if one.op == Op.GATHER)
+    assert gather.inner == 64
+    with pytest.raises(DoesNotFit, match="does not fit"):
+        require_fits([replace(gather, inner=gather.inner + 32)], 1, 0)
 
 
 def test_weights_that_are_changed_stay_changed() -> None:
