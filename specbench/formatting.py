@@ -38,20 +38,23 @@ def interval(value: float | None, low: float | None, high: float | None, digits:
 def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int = 2) -> str:
     """The number `name` of a row with the interval in `PREFIX_low` and `PREFIX_high`; the prefix is `name` if empty."""
     low, high = (row.get(f"{prefix or name}_{end}") for end in ("low", "high"))
-    if _says_nothing(row, low, high):
+    if says_nothing(row, low, high):
         return f"{number(row.get(name), digits)} ({TOO_FEW})"
     return interval(row.get(name), low, high, digits)
 
 
 TOO_FEW = "too few prompts for an interval"
-FEWEST, WIDE = 3, 10  # prompts; times its low bound
+FEWEST, WIDE, WIDEST = 3, 10, 1e6  # prompts; times its low bound: of so few prompts, and of any number
 
 
-def _says_nothing(row: Any, low: float | None, high: float | None) -> bool:
-    """Whether an interval is of two prompts, which is one degree of freedom, and as wide as that may be."""
+def says_nothing(row: Any, low: float | None, high: float | None) -> bool:
+    """Whether an interval is of two prompts, which is one degree of freedom, and as wide as that may be.
+
+    Or whether it is of a ratio of times, of any number of prompts, and a million times as high as low.
+    """
     if low is None or high is None or (prompts := row.get("prompts")) is None:
         return False
-    return bool(prompts < FEWEST and high > WIDE * low >= 0)
+    return bool(prompts < FEWEST and high > WIDE * low >= 0) or (high > 1 and high > WIDEST * low >= 0)
 
 
 def share(value: float | None) -> str:
@@ -170,7 +173,7 @@ class Column:
         written: Callable[[Any], str] = lambda one: f"{one:{_without_minus(self.format)}}"  # noqa: E731
         said = written(value) + self.unit
         low, high = (row.get(f"{self.ends}_{end}") if self.ends else None for end in ("low", "high"))
-        if _says_nothing(row, low, high):
+        if says_nothing(row, low, high):
             return f"{said} ({TOO_FEW})"
         return said if _missing(low) or _missing(high) else f"{said} [{written(low)}, {written(high)}]"
 

@@ -5,6 +5,7 @@ from math import nan
 import pytest
 
 from specbench.formatting import Column, interval, interval_of, markdown_table, number, percentage, share, span
+from specbench.report.views import _speed
 
 
 def test_numbers_and_intervals_have_a_dash_where_there_is_none() -> None:
@@ -25,6 +26,8 @@ def test_numbers_and_intervals_have_a_dash_where_there_is_none() -> None:
         (2, 0.0, 1.0, "2.00 (too few prompts for an interval)"),
         (2, 1.9, 2.1, "2.00 [1.90, 2.10]"),  # two prompts that agree
         (3, 0.01, 300.0, "2.00 [0.01, 300.00]"),
+        (4, 2e-9, 6127047.5, "2.00 (too few prompts for an interval)"),  # completions of one token
+        (4, 0.0, 0.9, "2.00 [0.00, 0.90]"),  # a share may be 0
         (nan, 0.01, 300.0, "2.00 [0.01, 300.00]"),
         (2, None, None, "2.00"),
     ],
@@ -33,6 +36,7 @@ def test_an_interval_of_two_prompts_that_says_nothing_is_not_shown(
     prompts: float, low: float | None, high: float | None, said: str
 ) -> None:
     row = {"prompts": prompts, "speedup_measured": 2.0, "speedup_low": low, "speedup_high": high}
+    assert ("too few prompts" in _speed(row)) == ("too few prompts" in said)  # in a list, too
     assert interval_of(row, "speedup_measured", "speedup") == said
     assert Column("speedup_measured", ends="speedup").text(row) == said
 

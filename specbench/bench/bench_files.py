@@ -16,7 +16,7 @@ def table(rows: Sequence[BenchRow]) -> str:
     cells = []
     for row in rows:
         faster = "" if row.ratio is None else interval(row.ratio, row.low, row.high)
-        note = "; ".join(filter(None, [row.disturbed_by and f"CONTENDED: {row.disturbed_by}", row.note]))
+        note = "; ".join(filter(None, [row.note, row.disturbed_by and f"CONTENDED: {row.disturbed_by}"]))
         cells.append([row.part, row.what, _number(row.ours), _number(row.theirs), row.unit, faster, note])
     return markdown_table(["", "what", "ours", "theirs or floor", "unit", "times faster", "note"], cells)
 

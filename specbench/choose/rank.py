@@ -42,6 +42,7 @@ from specbench.loading import cost_is_simulated
 from specbench.loading.model_loader import locked_device
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
+from specbench.nouns import with_noun
 from specbench.records.choosing import (
     CandidateNames,
     MemoryOfCandidate,
@@ -195,6 +196,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             progress.say(f"decoding with γ={','.join(str(one.gamma) for one in best)} and without a draft")
         verified = verify(engines, best, scored) if engines is not None and best else []
     candidates = {one.name: one for one in scored.candidates}
+    unchecked: str | None = None
     if engines is None and not cut_short:  # each run takes the device for itself
         # The proof is on the prompts of the prediction, unless the user names how many.
         limit = configs[0].limit or len(scored.sample.texts)
@@ -202,11 +204,15 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             name: as_shaped(replace(config, limit=limit), trees, name)
             for name, config in zip(candidates, configs, strict=True)
         }
-        verified = [
-            _verify(proved[one.draft], one, candidates[one.draft].names(), progress, batch)
-            for batch, ranked in tables.items()
-            for one in ranked.ranked[: config.verify]
-        ]
+        checks = [(batch, one) for batch, ranked in tables.items() for one in ranked.ranked[: config.verify]]
+        for batch, one in checks:
+            try:
+                verified.append(_verify(proved[one.draft], one, candidates[one.draft].names(), progress, batch))
+            except KeyboardInterrupt:  # the ranking is not lost by it
+                unchecked = (
+                    f"interrupted: {len(verified)} of {with_noun(len(checks), 'run')} that check the ranking done"
+                )
+                break
     surroundings = environment()
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
     total_variations = {
@@ -241,6 +247,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
             *of_lossy(table, total_variations),
             *left_out,
             *([f"interrupted: ranked by {len(rounds)} of {config.rounds} rounds"] if cut_short else []),
+            *([unchecked] if unchecked else []),
         ],
         "verified": verified,
         "alpha_rows": alphas,
@@ -252,12 +259,13 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
-        "asked": "" if cut_short else _asked(asked, configs[0].limit),  # what was cut short is not taken up again
-        "interrupted": cut_short,
+        # What was cut short is not taken up again.
+        "asked": "" if cut_short or unchecked else _asked(asked, configs[0].limit),
+        "interrupted": cut_short or unchecked is not None,
         **scored.at_context(),
     }
     file = write_document(_file(config.results, record["recommend_id"]), record)
-    if not cut_short:
+    if not record["interrupted"]:
         scored.forget()
     return Recommendation(file, record)
 

@@ -25,6 +25,7 @@ from specbench.config.verbs import (
 )
 from specbench.errors import UserError
 from specbench.escaping import file_name
+from specbench.nouns import with_noun
 from specbench.recorded import to_json
 from specbench.records.run_record import SCHEMA_VERSION
 from specbench.records.timed_documents import BenchDocument, BenchRow
@@ -100,6 +101,7 @@ def job(form: str, config: BenchConfig) -> None:
     from specbench.config.model import name_of, weights_folder
     from specbench.environment import environment, hardware
     from specbench.experiment.runner import translated_errors
+    from specbench.records.documents import saved_document
 
     setup = Bench(
         target=parts.target,
@@ -122,6 +124,7 @@ def job(form: str, config: BenchConfig) -> None:
     surroundings = environment()
     at = None if run.context is None else f"c{run.context}"
     short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
+    name = file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}")
 
     def keep(rows: list[BenchRow]) -> tuple[Path, Path]:
         document: BenchDocument = {
@@ -138,7 +141,17 @@ def job(form: str, config: BenchConfig) -> None:
         }
         if parts.gpu_kernels is not None:
             document["gpu_kernels"] = parts.gpu_kernels
-        return write(folder, file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}"), document, table(rows))
+        return write(folder, name, document, table(rows))
+
+    earlier = saved_document(folder / f"{name}.json", BenchDocument)
+    before = 0 if earlier is None else len(earlier["rows"])
+    so_far: list[BenchRow] = []
+
+    def keep_so_far(rows: list[BenchRow]) -> None:
+        """Write the rows of the parts that are timed, unless an earlier benchmark has more."""
+        so_far[:] = rows
+        if len(rows) >= before:
+            keep(rows)
 
     with translated_errors(run):
         reason = why_step_by_step(parts.draft, parts.prompts[0], config.gammas, config.max_new_tokens)
@@ -147,7 +160,10 @@ def job(form: str, config: BenchConfig) -> None:
                 f"engine={parts.engine}: the draft's steps cannot be captured as one graph ({reason}), and drafting "
                 "step by step says little of this engine: give step_by_step=true to time it"
             )
-        rows = bench(setup, to_stderr, keep)
+        try:
+            rows = bench(setup, to_stderr, keep_so_far)
+        except KeyboardInterrupt as stop:
+            raise KeyboardInterrupt(_interrupted(folder / f"{name}.json", len(so_far), before)) from stop
     files = keep(rows)
     print_rows(form, to_json(rows), lambda: print(table(rows)))
     if contended := sum(row.disturbed_by is not None for row in rows):
@@ -157,3 +173,12 @@ def job(form: str, config: BenchConfig) -> None:
             file=aside(form),
         )
     print(f"written: {files[0]}, {files[1]}", file=aside(form))
+
+
+def _interrupted(file: Path, rows: int, before: int) -> str:
+    """What Ctrl-C leaves of a benchmark: `rows` are timed, and an earlier one in `file` had `before`."""
+    again = "the same command times all parts again, parts=LETTERS some of them"
+    if rows >= max(before, 1):
+        return f"interrupted; {with_noun(rows, 'row, is')} in {file}; {again}"
+    left = f"{file} is as an earlier benchmark left it, with {with_noun(before, 'row')}; " if before else ""
+    return f"interrupted; {left}{again}"

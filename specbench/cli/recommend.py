@@ -135,9 +135,13 @@ def job(
         print_checked(checked)
     print(f"record: {found.file}", file=aside(form))
     if interrupted:
-        raise KeyboardInterrupt(
-            "interrupted: the ranking is of the rounds before that; the same command measures again"
+        in_time = found.record["reasons"][-1].startswith("interrupted: ranked by")
+        left = (
+            "the ranking is of the rounds before that"
+            if in_time
+            else "the ranking is whole, but not checked by all runs"
         )
+        raise KeyboardInterrupt(f"interrupted: {left}; the same command measures again")
     if picture is not None:
         from specbench.report.figures.gammas import choosing
 

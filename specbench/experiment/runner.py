@@ -77,7 +77,7 @@ def execute(
     measurement resolved gamma to.
     """
     loader = loader or ModelLoader()
-    asked, config = config, resolve(config, progress.note)
+    asked, config = config, resolve(config, loader.once(progress.note))
     join(config)
     run_id = identify(config)
     file = store.record_file(config.results, run_id)

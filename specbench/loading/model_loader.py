@@ -186,6 +186,10 @@ class ModelLoader:
             return nullcontext(own_device(config))
         return locked_device(config.device, say)
 
+    def once(self, note: Say) -> Say:
+        """`note` for lines that are the same for many runs, such as the dtype of a model: here each run has them."""
+        return note
+
     def close(self) -> None:
         """Free all models, and the device: nothing is held between runs."""
 
@@ -244,6 +248,17 @@ class SharedModels(ModelLoader):
     def __init__(self) -> None:
         self._loaded: list[_Loaded] = []
         self._lease: tuple[object, ExitStack, torch.device] | None = None
+        self._told: set[str] = set()
+
+    def once(self, note: Say) -> Say:
+        """`note`, which gets a line only from the first of the runs that have it."""
+
+        def first(line: str) -> None:
+            if line not in self._told:
+                self._told.add(line)
+                note(line)
+
+        return first
 
     @contextmanager
     def device(self, config: RunConfig, say: Say) -> Iterator[torch.device]:

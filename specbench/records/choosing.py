@@ -121,7 +121,9 @@ class RecommendDocument(Choosing):
     score_s: Seconds
     encoder_decoder: NotRequired[Annotated[bool, "whether the target is an encoder-decoder; absent in older records"]]
     asked: NotRequired[Annotated[str, "digest of the keys and files, known before models are loaded"]]
-    interrupted: NotRequired[Annotated[bool, "Ctrl-C ended the timing: the ranking is of the rounds before it"]]
+    interrupted: NotRequired[
+        Annotated[bool, "Ctrl-C ended the timing, or the runs that check the ranking; the last reason says which"]
+    ]
 
 
 class ServiceRecord(TypedDict):

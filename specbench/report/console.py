@@ -68,8 +68,8 @@ FEWEST_STEPS = 4  # that show progress
 LOG_LINES = 5  # progress lines of a run without a terminal
 SLOW_S = 5.0  # a step that takes less leaves no line in a log, so that a short run prints only its result
 BARE = "{} of {}"  # progress in a unit that depends on what is being done
-# Begins a line that says what is being done, maybe by which of several processes.
-STEP = re.compile(r"(process \d+ of \d+: )?([a-z]+ing |the target writes )")
+# Matches a line that says what is being done, maybe by which of several processes.
+STEP = re.compile(r"(process \d+ of \d+: )?([a-z]+ing |the target writes |(target|draft\S*) .* is in memory$)")
 
 
 @contextmanager
@@ -157,7 +157,7 @@ class Screen:
         if not self._console.is_terminal and is_due and time.monotonic() - self._printed >= self._slow_s:
             what = f"{self._said}: " if self._done == BARE else ""
             said = self._done.format(done, total)
-            self._console.print(what + (said.removesuffix("s") if total == 1 else said) + also)
+            self.note(what + (said.removesuffix("s") if total == 1 else said) + also)
             self._printed = time.monotonic()
 
     def line(self, result: "Result", place: str = "") -> None:

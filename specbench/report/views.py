@@ -11,7 +11,7 @@ from typing import Any
 from specbench.analysis.columns import COLUMNS, MORE
 from specbench.config.draft_labels import alpha_is_of
 from specbench.config.schema import METRICS
-from specbench.formatting import NONE, Column, interval, interval_of, number, share
+from specbench.formatting import NONE, Column, interval, interval_of, number, says_nothing, share
 from specbench.records.marks import why_unproved
 from specbench.records.numbers import Summary
 from specbench.records.run_record import Row
@@ -94,6 +94,8 @@ def _speed(row: Row) -> str:
     unverified = " not verified" if row.get(SERVED) and not row.get("verified") and said != NONE else ""
     if said == NONE or row.get("speedup_low") is None:
         return said + unverified
+    if says_nothing(row, row["speedup_low"], row["speedup_high"]):
+        return f"{said} (too few prompts){unverified}"
     return f"{said} ({row['speedup_low']:.2f}–{row['speedup_high']:.2f}){unverified}"
 
 

@@ -161,7 +161,9 @@ def _json_rows(path: Path) -> Iterator[Row]:
         except Unreadable as error:
             cause = error.__cause__
             # Not the whole message of `json`, which counts lines within this one.
-            reason = f"{cause.msg}, character {cause.pos + 1}" if isinstance(cause, json.JSONDecodeError) else error
+            reason: object = error
+            if isinstance(cause, json.JSONDecodeError):
+                reason = f"{cause.msg.removesuffix(' at')}, character {cause.pos + 1}"
             raise UserError(f"{where}: not a JSON object on one line ({reason})") from error
         if not isinstance(fields, dict):
             raise _no_object(where, fields)

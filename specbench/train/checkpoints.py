@@ -17,8 +17,10 @@ from specbench import border
 from specbench.config.places import home
 from specbench.files import digest, write_atomically
 from specbench.train.recipe_schema import Recipe
+from specbench.train.trainers import seconds_in
 
 CHECKPOINTS = "checkpoints"
+SECONDS = "seconds.txt"  # that the training has taken, beside them
 KEPT = {  # what lies in the folder of a training before its first checkpoint
     "tokenizer": "the fitted tokenizer", "target-greedy.jsonl": "the target's greedy outputs",
     "target-sampled.jsonl": "its sampled outputs",
@@ -67,6 +69,14 @@ def step_of(checkpoint: Path) -> int:
     return int(found[1])
 
 
+def has_ended(recipe: Recipe, output: Path, checkpoint: Path) -> bool:
+    """Whether all steps are done, or all minutes are over."""
+    minutes, clock = recipe.optim.max_minutes, output / SECONDS
+    if step_of(checkpoint) >= recipe.optim.max_steps:
+        return True
+    return minutes is not None and clock.is_file() and (seconds_in(clock) or 0.0) >= 60 * minutes
+
+
 def _fault(checkpoint: Path) -> str | None:
     """Why a checkpoint cannot be resumed; None if it is whole."""
     marked = json_object(checkpoint / WHOLE)
@@ -95,4 +105,6 @@ def interrupted(recipe: Recipe) -> str:
             f"interrupted before the first checkpoint (save_steps={recipe.save_steps}): the same command starts again "
             f"from step 0{', with ' if kept else ''}{' and '.join(kept)}"
         )
+    if has_ended(recipe, output, checkpoint):
+        return "interrupted after the last step: the same command measures what was trained"
     return f"interrupted; the same command resumes from step {step_of(checkpoint)}"

@@ -24,9 +24,11 @@ from transformers import (
     PreTrainedTokenizerFast,
     Seq2SeqTrainingArguments,
     Trainer,
+    TrainerState,
     default_data_collator,
     set_seed,
 )
+from transformers.trainer import TRAINER_STATE_NAME
 
 from specbench.config.draft import TrainedConfig, named
 from specbench.config.drafts import DRAFT_KINDS
@@ -36,7 +38,7 @@ from specbench.errors import UserError
 from specbench.files import json_text, write_atomically
 from specbench.train import networks
 from specbench.train.card import Facts, write_card
-from specbench.train.checkpoints import CHECKPOINTS, MarksWhole, interrupted, last_whole, step_of
+from specbench.train.checkpoints import CHECKPOINTS, SECONDS, MarksWhole, has_ended, interrupted, last_whole, step_of
 from specbench.train.fitting import with_depths
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.held_out import bleu_metric, held_out_prompts, measure, prompts
@@ -49,7 +51,7 @@ from specbench.train.resuming import claim, is_done, release
 from specbench.train.sets import evaluation_set, padded_batch, training_rows, training_set
 from specbench.train.target_texts import special_ids
 from specbench.train.tokenizers import make_tokenizer
-from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, use_byte_dropout
+from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, seconds_in, use_byte_dropout
 
 
 def train(recipe: Recipe, composed_from: str | None = None) -> Path:
@@ -89,9 +91,14 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
         raise
     trainer = begun.trainer
     checkpoint = last_whole(output, told=processes.is_main_process)
+    is_over = checkpoint is not None and has_ended(recipe, output, checkpoint)
     if checkpoint is not None and processes.is_main_process:
-        print(f"{output}: resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}", file=sys.stderr)
-    trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
+        resumes = f"resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}"
+        print(f"{output}: {'is trained; it is measured now' if is_over else resumes}", file=sys.stderr)
+    if checkpoint is not None and is_over:
+        _restore(begun, checkpoint)
+    else:
+        trainer.train(resume_from_checkpoint=None if checkpoint is None else str(checkpoint))
     if trainer.is_world_process_zero():
         _finish(recipe, output, begun, composed_from)
     return output
@@ -135,11 +142,18 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
             model.continue_from(Path(resolve(recipe.distill.start_from)))
     eval_set = evaluation_set(recipe, tokenizer) if not recipe.on_frozen_target else None
     minutes = recipe.optim.max_minutes
-    clock = Clock(output / "seconds.txt", None if minutes is None else 60 * minutes)
+    clock = Clock(output / SECONDS, None if minutes is None else 60 * minutes)
     trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output, clock)
     trainer.add_callback(clock)
     trainer.add_callback(MarksWhole())
     return _Begun(held, tokenizer, model, target, train_set, trainer, clock)
+
+
+def _restore(begun: _Begun, checkpoint: Path) -> None:
+    """Load the weights and the state of a training that was over: `Trainer.train` would take one more step."""
+    begun.trainer._load_from_checkpoint(str(checkpoint))
+    begun.trainer.state = TrainerState.load_from_json(str(checkpoint / TRAINER_STATE_NAME))
+    begun.clock.seconds = (seconds_in(begun.clock.file) or 0.0) if begun.clock.file.is_file() else 0.0
 
 
 def _finish(recipe: Recipe, output: Path, begun: _Begun, composed_from: str | None) -> None:

@@ -20,13 +20,12 @@ from specbench import border
 from specbench.border import Unreadable
 from specbench.errors import UserError
 from specbench.files import digest, write_atomically
-from specbench.train.checkpoints import CHECKPOINTS, json_object, last_whole, step_of
+from specbench.train.checkpoints import CHECKPOINTS, SECONDS, has_ended, json_object, last_whole
 from specbench.train.recipe_places import portable, resolve
 from specbench.train.recipe_schema import PLAN_OF, Recipe
-from specbench.train.trainers import seconds_in
 
 FINGERPRINT = "training.json"
-LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", "seconds.txt")
+LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl", SECONDS)
 # What says how a training is shown, saved or measured, and not what is trained.
 NOT_IDENTITY = (
     "name", "takes", "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps",
@@ -138,15 +137,7 @@ def is_done(recipe: Recipe, output: Path) -> bool:
     measured_on = [Path(resolve(file)) for file in (*data.test.values(), *data.passages.test.values())]
     if any(place.stat().st_mtime > written for place in (checkpoint, *measured_on) if place.exists()):
         return False
-    return _has_ended(recipe, output, checkpoint) and _read_recipe(output / "recipe.yaml") == _of_result(recipe)
-
-
-def _has_ended(recipe: Recipe, output: Path, checkpoint: Path) -> bool:
-    """Whether all steps are done, or all minutes are over."""
-    minutes, clock = recipe.optim.max_minutes, output / "seconds.txt"
-    if step_of(checkpoint) >= recipe.optim.max_steps:
-        return True
-    return minutes is not None and clock.is_file() and (seconds_in(clock) or 0.0) >= 60 * minutes
+    return has_ended(recipe, output, checkpoint) and _read_recipe(output / "recipe.yaml") == _of_result(recipe)
 
 
 def _of_result(recipe: Recipe) -> dict[str, Any]:

@@ -177,6 +177,8 @@ def test_rows_of_a_part_that_waited_for_a_core_are_marked(setup: Bench, monkeypa
     assert timed == ["f", "f", "a", "d", "d", "d"]
     assert [row.disturbed_by for row in rows] == [None, *["it waited for a core 50% of its time"] * 2]
     assert table(rows).count("CONTENDED: it waited for a core 50%") == 2
+    both = table([Row("a", "a row", 1.0, note="same tokens", disturbed_by="it waited")])
+    assert "| same tokens; CONTENDED: it waited |" in both  # what the row says first
 
 
 def test_rows_are_kept_after_each_part(setup: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -190,6 +192,35 @@ def test_rows_are_kept_after_each_part(setup: Bench, monkeypatch: pytest.MonkeyP
     with pytest.raises(KeyboardInterrupt):
         bench(replace(setup, parts="abg"), lambda _: None, lambda rows: kept.append([row.part for row in rows]))
     assert kept == [["a"], ["a", "g"]]
+
+
+def test_ctrl_c_says_where_the_rows_are_and_replaces_no_fuller_benchmark(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """It promised kept work, and the same command began again; a file of all parts was replaced by one of the first."""
+
+    def stopped(_: Bench) -> list[Row]:
+        raise KeyboardInterrupt
+
+    parts = {letter: (letter, partial(_one_row, [], letter)) for letter in "ag"} | {"b": ("b", stopped)}
+    monkeypatch.setattr("specbench.bench.benchmark.PARTS", parts)
+
+    def timed(letters: str) -> tuple[int, str, list[str]]:
+        words = ["target=gpt-mini", "draft=gpt-nano", "limit=1", "dtype=float32", f"results={tmp_path}"]
+        code = main(["bench", *words, f"parts={letters}"])
+        files = list(tmp_path.glob("bench/*.json"))
+        rows = [row["part"] for file in files for row in json.loads(file.read_text())["rows"]]
+        return code, capfd.readouterr().err.splitlines()[-1], rows
+
+    again = "the same command times all parts again, parts=LETTERS some of them"
+    assert timed("b") == (130, f"specbench: interrupted; {again}", [])
+    code, said, rows = timed("ab")
+    (file,) = tmp_path.glob("bench/*.json")
+    assert (code, rows) == (130, ["a"])
+    assert said == f"specbench: interrupted; 1 row is in {file}; {again}"
+    assert timed("ag")[0::2] == (0, ["a", "g"])
+    kept = f"specbench: interrupted; {file} is as an earlier benchmark left it, with 2 rows; {again}"
+    assert timed("ab") == (130, kept, ["a", "g"])
 
 
 def _one_row(timed: list[str], letter: str, setup: Bench) -> list[Row]:

@@ -11,6 +11,7 @@ import pytest
 from specbench import border
 from specbench.analysis.acceptance.agreement import Agreement
 from specbench.choose import alpha as scoring
+from specbench.choose import rank as ranking
 from specbench.choose import timed_passes as passes
 from specbench.cli import main
 from specbench.recorded import from_json, to_json
@@ -157,3 +158,31 @@ def test_ctrl_c_before_two_rounds_leaves_no_ranking(argv: list[str], tmp_path: P
         assert main(["recommend", *argv, "gammas=[1]", "rounds=3", "sampling.temperature=0"]) == 130
     assert capfd.readouterr().err.splitlines()[-1] == "specbench: interrupted; finished work is kept"
     assert not (tmp_path / "results" / "recommend").exists()
+
+
+def test_ctrl_c_in_a_run_that_checks_the_ranking_keeps_the_ranking(
+    argv: list[str], tmp_path: Path, capfd: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that had been timed was lost: neither a table nor a record."""
+    call = ["recommend", *argv, "gammas=[1,2]", "rounds=2", "sampling.temperature=0", "verify=2"]
+    whole, runs = ranking.execute, []
+
+    def second_is_stopped(*given: Any) -> Any:
+        runs.append(given)
+        if len(runs) == 2:
+            raise KeyboardInterrupt
+        return whole(*given)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(ranking, "execute", second_is_stopped)
+        assert main(call) == 130
+    out, err = capfd.readouterr()
+    assert "interrupted: 1 of 2 runs that check the ranking done" in out and "measured by real runs" in out
+    assert "the ranking is whole, but not checked by all runs; the same command measures again" in err.splitlines()[-1]
+    (file,) = (tmp_path / "results" / "recommend").glob("*.json")
+    record = json.loads(file.read_text())
+    assert record["interrupted"] is True and len(record["rounds"]) == 2 and len(record["verified"]) == 1
+
+    assert main(call) == 0  # and is not taken for a finished one
+    record = json.loads(file.read_text())
+    assert not record["interrupted"] and len(record["verified"]) == 2

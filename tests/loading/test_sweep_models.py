@@ -4,6 +4,7 @@ import gc
 import weakref
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -199,3 +200,15 @@ def test_jobs_of_the_same_models_stand_together_and_else_as_given() -> None:
     ]  # fmt: skip
     parts = [["draft.path=A", "gamma=1"], ["draft.path=B", "gamma=1"], ["draft.path=A", "gamma=2"]]
     assert [job[0] for job in by_models(parts)] == ["draft.path=A", "draft.path=A", "draft.path=B"]
+
+
+def test_a_line_that_all_jobs_have_is_told_once(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """The dtype that `auto` chose stood twelve times in the log of twelve jobs."""
+    chosen = SimpleNamespace(line="dtype=auto: float32, as a test says", dtype="float32")
+    monkeypatch.setattr("specbench.experiment.run_parts.faster_dtype", lambda config: chosen)
+    words = [word for word in command(folders, tmp_path, "sweep", f"gamma={GAMMAS}") if word != "dtype=float32"]
+    assert main([*words, f"target.path={folders['t5']}", f"draft.path={folders['t5-draft']}"]) == 0
+    err = capfd.readouterr().err
+    assert err.count("dtype=auto: float32, as a test says") == 1 and "2 of 2" in err

@@ -82,11 +82,23 @@ def test_progress_without_a_unit_of_its_own_says_what_is_being_done() -> None:
     assert log.getvalue().splitlines()[-1] == "scoring bigram: 5 of 5"
 
 
+def test_a_long_line_of_a_log_is_one_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The estimates of several drafts broke off at 80 columns."""
+    monkeypatch.setenv("COLUMNS", "80")
+    log = io.StringIO()
+    now = "α so far: t5-nano 0.886, bigram 0.400, lookup 0.295, retrieval 0.512"
+    with Screen(log, "working", BARE, slow_s=0) as screen:
+        screen.say("scoring t5-nano, bigram, lookup, retrieval")
+        screen.advance(4, 20, now)
+    assert log.getvalue().splitlines()[1:] == [f"scoring t5-nano, bigram, lookup, retrieval: 4 of 20, {now}"]
+
+
 def test_a_short_run_leaves_no_steps_in_a_log_and_a_slow_step_is_named_while_it_lasts(hours: Hours) -> None:
     log = io.StringIO()
     with Screen(log, slow_s=0.2) as screen:
         screen.say("loading target t5")
         screen.say("its depths draft 2 tokens per pass at most")  # what a reader must know
+        screen.say("target t5 is in memory")
         screen.say("loading draft t5")
         hours.pass_by(0.5)
         assert log.getvalue().splitlines() == ["its depths draft 2 tokens per pass at most", "loading draft t5"]

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from safetensors.torch import load_file
 
 from specbench.choose.needs import of_training
@@ -218,6 +220,41 @@ def test_damaged_outputs_are_written_again_and_said(
     assert kept_outputs(file, [[1]], lambda: [[2, 3]]) == [[2, 3]]
     assert f"{file}: is damaged (" in capfd.readouterr().err
     assert kept_outputs(file, [[1]], lambda: [[4]]) == [[2, 3]]
+
+
+def steps_of(folder: Path) -> list[int]:
+    return [entry["step"] for entry in json.loads((folder / "training-log.json").read_text()) if "loss" in entry]
+
+
+@pytest.mark.parametrize("minutes", [None, 1e-9])
+def test_a_training_that_was_stopped_while_it_was_measured_takes_no_further_step(
+    minutes: float | None, gpt_recipe: Recipe, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nor does one that is measured again; `max_minutes` ends it after its first step."""
+    steps = [1, 2, 3, 4] if minutes is None else [1]
+    recipe = replace(gpt_recipe, optim=replace(gpt_recipe.optim, max_minutes=minutes))
+    folder = Path(recipe.output)
+
+    def stopped(*given: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr("specbench.train.recipe._finish", stopped)
+        with pytest.raises(KeyboardInterrupt, match="after the last step: the same command measures what was trained"):
+            train(recipe)
+    last = last_whole(folder)
+    assert last is not None
+    trained = load_file(last / "model.safetensors")
+    for _ in range(2):
+        (folder / "README.md").unlink(missing_ok=True)
+        capfd.readouterr()
+        train(recipe)
+        assert "is trained; it is measured now" in capfd.readouterr().err
+        assert last_whole(folder) == last and steps_of(folder) == steps
+        for name, weight in load_file(folder / "model.safetensors").items():
+            torch.testing.assert_close(weight, trained[name].to(weight.dtype), rtol=0, atol=0, msg=name)
+        assert float((folder / "seconds.txt").read_text()) > 0
+        assert re.search(rf"\| steps +\| {steps[-1]} of", (folder / "README.md").read_text())
 
 
 @pytest.mark.parametrize("content", ["", "soon", "NaN", "[1]", "1" * 2000])
