@@ -166,7 +166,7 @@ class CapturedSteps:
                 logits_B1V = self.run(rows._replace(ids_BL=ids_BL[:, part], layout=layout.of_tokens(part)))
             return logits_B1V
         program = self._programs[len(ids_BL) > 1]
-        step = program.one if count == 1 else program.last if last_row else program.several
+        step = program.one if count == 1 else program.prompt if last_row else program.several
         slots = (own[0].shape[2], of_source[0].shape[2] if of_source else 0)
         device = ids_BL.device
         (lengths_B,) = self._once(

@@ -1,8 +1,8 @@
 /* Attention over caches, block by block. */
 
-/* Which slots a row sees: `count` of them, the first `whole` next to each other from slot `first` on. The visible slots up
-   to `slot` have the ranks up to `rank`. */
-typedef struct { const float *added; int64_t first, whole, count, slot, rank; } Sight;
+/* Which slots a row sees: `count` of them, the first `whole` next to each other from slot `first` on; `is_plain`: nothing is
+   added to their scores. The visible slots up to `slot` have the ranks up to `rank`. */
+typedef struct { const float *added; int64_t first, whole, count, slot, rank, is_plain; } Sight;
 
 /* Bit i: whether slot c + i is visible, of up to SLOTS slots. */
 static inline uint32_t visible_of(const float *added, int64_t c, int64_t n) {
@@ -14,11 +14,22 @@ static inline uint32_t visible_of(const float *added, int64_t c, int64_t n) {
     return found;
 }
 
+/* Bit i: whether something is added to the score of slot c + i. */
+static inline uint32_t added_to(const float *added, int64_t c, int64_t n) {
+#ifdef __AVX512F__
+    if (n == SLOTS) return _mm512_cmp_ps_mask(_mm512_loadu_ps(added + c), _mm512_setzero_ps(), _CMP_NEQ_UQ);
+#endif
+    uint32_t found = 0;
+    for (int64_t i = 0; i < n; i++) found |= (uint32_t)(added[c + i] != 0) << i;
+    return found;
+}
+
 static void look(Sight *of, int64_t slots) {
-    *of = (Sight){.added = of->added, .whole = of->added ? -1 : slots, .count = of->added ? 0 : slots};
+    *of = (Sight){.added = of->added, .whole = of->added ? -1 : slots, .count = of->added ? 0 : slots, .is_plain = 1};
     for (int64_t c = 0, is_begun = 0, is_gap = 0; of->added && c < slots; c += SLOTS) {
         int64_t n = slots - c < SLOTS ? slots - c : SLOTS;
         uint32_t visible = visible_of(of->added, c, n);
+        of->is_plain &= !(visible & added_to(of->added, c, n));
         if (visible == (1u << n) - 1 && is_begun && !is_gap) of->count += n; /* most often */
         else if (!visible) is_gap = is_begun;
         else for (int64_t i = 0; i < n; i++) {
@@ -45,8 +56,7 @@ static void slots_of(Sight *of, int64_t from, int64_t n, int32_t *slots) {
 /* Scores to weights, not divided by their sum, as they are mixed: times `scale`, with what is added to them; of the `n` first
    ones, and zeros up to `room`. Returns their highest score and their sum. */
 typedef struct { float highest, sum; } Weighed;
-static inline Weighed weigh_block(float *v, int64_t n, int64_t room, float scale, const float *added, const int32_t *seen, int is_row,
-                                  int64_t is_short) {
+static inline Weighed weigh_block(float *v, int64_t n, int64_t room, float scale, const float *added, const int32_t *seen, int is_row) {
     vec most = (vec){0} - INFINITY, total = {0};
     float some[RANKS] __attribute__((aligned(BYTES)));
     if (added && is_row) added += seen[0];
@@ -70,32 +80,86 @@ static inline Weighed weigh_block(float *v, int64_t n, int64_t room, float scale
         most = larger(most, *(vec *)(v + k) = score);
     }
     float highest = most_of_lanes(most);
-#ifdef __AVX512BF16__
-    if (is_short) {
-        uint16_t *shorts = (uint16_t *)v; /* over scores that have been read */
-        for (k = 0; k < end; k += LANES) {
-            vec weight = exp_below(*(const vec *)(v + k) - highest);
-            total += weight;
-            _mm256_storeu_si256((__m256i *)(shorts + k), (__m256i)_mm512_cvtneps_pbh((__m512)weight));
-        }
-        if (room > end) memset(shorts + end, 0, (room - end) * sizeof(uint16_t));
-        return (Weighed){highest, sum_of_lanes(total)};
-    }
-#endif
     for (k = 0; k < end; k += LANES) total += *(vec *)(v + k) = exp_below(*(const vec *)(v + k) - highest);
     if (room > end) memset(v + end, 0, (room - end) * sizeof(float));
     return (Weighed){highest, sum_of_lanes(total)};
 }
 
-/* A row's sums so far, and the results of its next block added to them. */
-static __attribute__((noinline)) void add_block(float *highest, float *sum, float *out, Weighed of, const float *mixed, int64_t width) {
-    float most = of.highest > *highest ? of.highest : *highest;
-    vec factors = (vec){0} - INFINITY;
-    factors[0] = *highest - most, factors[1] = of.highest - most;
-    factors = exp_below(factors);
-    float before = factors[0], now = factors[1];
-    for (int64_t c = 0; c < width; c += LANES) *(vec *)(out + c) = add_product(*(vec *)(out + c) * before, *(const vec *)(mixed + c), now);
-    *sum = *sum * before + of.sum * now, *highest = most;
+/* The same of rows that are mixed in pairs, whose weights become bf16: of up to MOST_WEIGHED rows that see `n` slots of a block,
+   with what is added to the scores of each, or null. */
+enum { MOST_WEIGHED = 4 };
+#ifdef __AVX512BF16__
+/* The scores from place k on, of which `left` are there, and minus infinity after the last. */
+static inline vec scores_at(const float *v, const float *added, int64_t k, int64_t left, float scale) {
+    vec score = *(const vec *)(v + k) * scale;
+    if (left >= LANES) return added ? score + *(const vec *)(added + k) : score;
+    if (added) score += last_channels(added + k, left);
+    return (vec)_mm512_mask_mov_ps(_mm512_set1_ps(-INFINITY), (__mmask16)((1 << left) - 1), (__m512)score);
+}
+
+/* Each operation is done for all rows, since its result comes late. A row is added up as it is by itself. */
+INLINED weigh_some(const int rows, float *v, int64_t n, float scale, const float *const *added, Weighed *of) {
+    const float factor = 1.44269504f; /* exp(x) is 2 to the power of this times x */
+    vec most[MOST_WEIGHED], total[MOST_WEIGHED];
+    float highest[LANES], sums[LANES];
+    UNROLLED for (int r = 0; r < rows; r++) most[r] = (vec){0} - INFINITY, total[r] = (vec){0};
+    for (int64_t k = 0; k < n; k += LANES)
+        UNROLLED for (int r = 0; r < rows; r++) most[r] = larger(most[r], scores_at(v + r * RANKS, added ? added[r] : 0, k, n - k, scale));
+    UNROLLED for (int lanes = LANES, some = rows; lanes > 1; lanes /= 2, some = (some + 1) / 2)
+        UNROLLED for (int r = 0; r < some; r += 2) {
+            Neighbours both = neighbours(most[r], most[r + 1 < some ? r + 1 : r]);
+            most[r / 2] = larger(both.first, both.second);
+        }
+    memcpy(highest, most, sizeof highest);
+    for (int64_t k = 0; k < n; k += LANES)
+        UNROLLED for (int r = 0; r < rows; r++) {
+            vec score = scores_at(v + r * RANKS, added ? added[r] : 0, k, n - k, scale);
+            vec weight = power_of_two((score - highest[r]) * factor);
+            total[r] += weight;
+            /* over scores that have been read */
+            _mm256_storeu_si256((__m256i *)((uint16_t *)(v + r * RANKS) + k), (__m256i)_mm512_cvtneps_pbh((__m512)weight));
+        }
+    UNROLLED for (int lanes = LANES, some = rows; lanes > 1; lanes /= 2, some = (some + 1) / 2)
+        UNROLLED for (int r = 0; r < some; r += 2) total[r / 2] = of_neighbours(total[r], total[r + 1 < some ? r + 1 : r]);
+    memcpy(sums, total, sizeof sums);
+    const int64_t end = (n + LANES - 1) / LANES * LANES;
+    UNROLLED for (int r = 0; r < rows; r++) {
+        of[r] = (Weighed){highest[r], sums[r]};
+        if (end < RANKS) memset((uint16_t *)(v + r * RANKS) + end, 0, (RANKS - end) * sizeof(uint16_t));
+    }
+}
+
+static __attribute__((noinline)) void weigh_pairs(int64_t rows, float *v, int64_t n, float scale, const float *const *added, Weighed *of) {
+    switch (rows * 2 + (added != 0)) {
+#define OF_WEIGHED(ROWS) case 2 * ROWS: weigh_some(ROWS, v, n, scale, 0, of); break; case 2 * ROWS + 1: weigh_some(ROWS, v, n, scale, added, of); break;
+    OF_WEIGHED(1) OF_WEIGHED(2) OF_WEIGHED(3) OF_WEIGHED(4)
+    }
+}
+#else
+static inline void weigh_pairs(int64_t rows, float *v, int64_t n, float scale, const float *const *added, Weighed *of) {}
+#endif
+
+/* To the sums so far of `rows` rows [width], up to ADDED at once, the results of the next block of each; a row that sees none of
+   it stays as it is. */
+enum { ADDED = LANES / 2 };
+static __attribute__((noinline)) void add_block(int64_t rows, float *highest, float *sum, float *out, const Weighed *of, const float *mixed,
+                                                int64_t width) {
+    float most[ADDED], factors[LANES];
+    for (int64_t r = 0; r < ADDED; r++) {
+        float before = r < rows ? highest[r] : 0, now = r < rows ? of[r].highest : -INFINITY;
+        most[r] = now > before ? now : before;
+        factors[r] = before - most[r], factors[ADDED + r] = now - most[r];
+    }
+    vec found;
+    memcpy(&found, factors, sizeof found);
+    found = exp_below(found);
+    memcpy(factors, &found, sizeof found);
+    for (int64_t r = 0; r < rows; r++, out += width, mixed += width) {
+        if (!(of[r].highest > -INFINITY)) continue;
+        float before = factors[r], now = factors[ADDED + r];
+        for (int64_t c = 0; c < width; c += LANES) *(vec *)(out + c) = add_product(*(vec *)(out + c) * before, *(const vec *)(mixed + c), now);
+        sum[r] = sum[r] * before + of[r].sum * now, highest[r] = most[r];
+    }
 }
 
 /* Rows of one key head that read the same cache, and the room to read it. */
@@ -104,12 +168,35 @@ typedef struct {
     int64_t rows, group; /* query heads of a token come one after another */
     float *query, *scores, *turned, *laid, *mixed, *out, *highest, *sum;
     Weighed *of; Sight *sights;
+    int64_t known; /* rows whose sights are those of the tile before */
 } Tile;
 
 /* Floats that `attend_blocks` needs in a thread. */
 int64_t attend_room(int64_t d) {
     int64_t width = filled_channels(d);
     return MOST_TILED_ROWS * (RANKS + 3 * width + 4 + (int64_t)(sizeof(Sight) / sizeof(float))) + (KEYS_AT_ONCE + VALUES_AT_ONCE) * width + 16 * LANES;
+}
+
+/* How many of the `n` slots of block `b` a row sees; none if it is not above 0. */
+static inline int64_t own_ranks(const Tile *tile, int64_t r, int64_t b, int64_t n) {
+    int64_t own = tile->sights[r].count - b * RANKS;
+    return own < n ? own : n;
+}
+
+/* Weigh row r and those after it, up to `end`, that see as many slots of block `b`; returns how many these are. */
+static int64_t weigh_alike(Tile *tile, int64_t r, int64_t end, int64_t b, const int32_t *seen, int64_t n, int is_row) {
+    float some[MOST_WEIGHED][RANKS];
+    const float *added[MOST_WEIGHED];
+    const Sight *sight = tile->sights + r;
+    int64_t own = own_ranks(tile, r, b, n), rows = 0, is_plain = sight->is_plain;
+    for (; rows < MOST_WEIGHED && r + rows < end && own_ranks(tile, r + rows, b, n) == own && sight[rows].is_plain == is_plain; rows++) {
+        const float *of_row = sight[rows].added;
+        if (is_plain) continue;
+        added[rows] = is_row ? of_row + seen[0] : some[rows];
+        for (int64_t k = 0; k < own && !is_row; k++) some[rows][k] = of_row[seen[k]];
+    }
+    weigh_pairs(rows, tile->scores + r * RANKS, own, (float)tile->it->scale, is_plain ? 0 : added, tile->of + r);
+    return rows;
 }
 
 /* The results of block `b` for some of a tile's rows, all of which see the slots of their ranks in it in `seen`. */
@@ -125,15 +212,18 @@ static void read_block(Tile *tile, int64_t first, int64_t rows, int64_t b, const
                                                      tile->scores + r * RANKS + k);
         }
     }
-    for (int64_t r = first; r < first + rows; r++) {
-        const Sight *sight = tile->sights + r;
-        int64_t own = sight->count - b * RANKS < n ? sight->count - b * RANKS : n;
-        tile->of[r] = (Weighed){-INFINITY, 0};
-        memset(tile->mixed + r * width, 0, width * sizeof(float));
-        if (own > 0) {
-            tile->of[r] = weigh_block(tile->scores + r * RANKS, own, RANKS, (float)it->scale, sight->added, seen, is_row, s);
-            counts = r + 1 - first;
-        } else memset(tile->scores + r * RANKS, 0, RANKS * sizeof(float));
+    memset(tile->mixed + first * width, 0, rows * width * sizeof(float));
+    for (int64_t r = first, some; r < first + rows; r += some) {
+        int64_t own = own_ranks(tile, r, b, n);
+        some = 1;
+        if (own <= 0) {
+            tile->of[r] = (Weighed){-INFINITY, 0};
+            memset(tile->scores + r * RANKS, 0, RANKS * sizeof(float));
+            continue;
+        }
+        if (s && IN_PAIRS) some = weigh_alike(tile, r, first + rows, b, seen, n, is_row);
+        else tile->of[r] = weigh_block(tile->scores + r * RANKS, own, RANKS, (float)it->scale, tile->sights[r].added, seen, is_row);
+        counts = r + some - first;
     }
     for (int64_t k = 0; k < n && counts; k += VALUES_AT_ONCE) {
         int64_t some = n - k < VALUES_AT_ONCE ? n - k : VALUES_AT_ONCE, few;
@@ -208,17 +298,20 @@ static void begin_tile(Tile *tile, const Part *part, int64_t first_row, int64_t 
             memset(tile->out + r * width, 0, width * sizeof(float));
             /* a sink takes part in the softmax, and mixes nothing in */
             tile->highest[r] = it->bias ? ((const float *)it->bias)[head + h] : -INFINITY, tile->sum[r] = it->bias ? 1 : 0;
-            tile->sights[r].added = 0;
+            const float *added = 0;
             if (it->outside[2] >= 0) { /* the bias' axes for texts, heads and rows may each have one entry for all */
                 const int64_t *sizes = part->sizes;
                 int64_t of = text * (sizes[it->bias_texts] > 1), at = (token + t) * (sizes[it->bias_rows] > 1);
                 of = sizes[it->bias_heads] > 1 ? of * it->heads + head + h : of;
-                tile->sights[r].added = (const float *)part->outside[it->outside[2]] + (of * sizes[it->bias_rows] + at) * slots;
+                added = (const float *)part->outside[it->outside[2]] + (of * sizes[it->bias_rows] + at) * slots;
             }
-            const Sight *before = r ? tile->sights + r - 1 : 0;
-            if (before && before->added == tile->sights[r].added) tile->sights[r] = *before;
-            else look(tile->sights + r, slots);
+            Sight *sight = tile->sights + r;
+            if (r < tile->known && added && sight->added == added) continue; /* other heads of the same tokens */
+            sight->added = added;
+            if (r && sight[-1].added == added) *sight = sight[-1];
+            else look(sight, slots);
         }
+    tile->known = tile->rows;
 }
 
 static inline int64_t blocks_of(const Tile *tile) {
@@ -244,11 +337,12 @@ static Tile tile_in(const Instruction *it, float *scratch) {
     return tile;
 }
 
-/* The part of attention that this thread reads: tiles as a whole, whose results it writes, or if threads share them
-   blocks, whose results go to `shared`. */
+/* What this thread reads of attention: tiles as a whole, whose results it writes, of which it claims one after another, those
+   of a text's last tokens first, which take longest; or if threads share a tile its own part of the blocks, whose results go to
+   `shared`. */
 static void attend_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, float *shared,
-                          int thread, int threads) {
-    int64_t group = it->heads / it->key_heads, d = it->inner, width = filled_channels(d), number = 0;
+                          int64_t *claimed, int thread, int threads) {
+    int64_t group = it->heads / it->key_heads, d = it->inner, width = filled_channels(d), number = 0, mine = -1;
     Tile tile = tile_in(it, scratch);
     if (shares_blocks(it, step, threads)) {
         begin_tile(&tile, step->parts, 0, 0, 0, step->rows, 0, group, q);
@@ -267,16 +361,17 @@ static void attend_blocks(const Instruction *it, const Step *step, const float *
     EACH_PART(step) {
         int64_t tokens = part->rows / part->texts, at_a_time = tokens_of_tile(tokens, group), heads = heads_at_once(group);
         for (int64_t text = 0; text < part->texts; text++)
-            for (int64_t token = 0; token < tokens; token += at_a_time)
+            for (int64_t token = (tokens - 1) / at_a_time * at_a_time; token >= 0; token -= at_a_time)
                 for (int64_t head = 0; head < it->heads; head = head + heads < (head / group + 1) * group ? head + heads : (head / group + 1) * group) {
-                    if (number++ % threads != thread) continue;
+                    if (mine < number) mine = claim(claimed);
+                    if (number++ != mine) continue;
                     int64_t left = (head / group + 1) * group - head, some = tokens - token < at_a_time ? tokens - token : at_a_time;
                     begin_tile(&tile, part, first_row, text, token, some, head, left < heads ? left : heads, q);
                     for (int64_t b = 0, blocks = blocks_of(&tile); b < blocks; b++) {
                         read_ranks(&tile, b);
-                        for (int64_t r = 0; r < tile.rows; r++)
-                            if (tile.of[r].highest > -INFINITY)
-                                add_block(tile.highest + r, tile.sum + r, tile.out + r * width, tile.of[r], tile.mixed + r * width, width);
+                        for (int64_t r = 0; r < tile.rows; r += ADDED)
+                            add_block(tile.rows - r < ADDED ? tile.rows - r : ADDED, tile.highest + r, tile.sum + r, tile.out + r * width,
+                                      tile.of + r, tile.mixed + r * width, width);
                     }
                     for (int64_t r = 0; r < tile.rows; r++) {
                         int64_t row = first_row + text * tokens + token + r / tile.group;
@@ -300,7 +395,7 @@ static void add_blocks(const Instruction *it, const Step *step, const float *q, 
         memset(tile.out, 0, width * sizeof(float));
         for (int64_t b = 0; b < blocks; b++) {
             const float *from = shared + ((key_head * blocks + b) * tile.rows + r) * (width + 2);
-            if (from[0] > -INFINITY) add_block(&highest, &sum, tile.out, (Weighed){from[0], from[1]}, from + 2, width);
+            add_block(1, &highest, &sum, tile.out, (const Weighed *)from, from + 2, width);
         }
         put_row(it, tile.out, sum, out + r / group * it->out.stride + head * it->inner);
     }

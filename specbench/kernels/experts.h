@@ -23,8 +23,8 @@ static void gate_row(const Experts *e, float *v, float *out) {
     int64_t m = e->inner, s = e->short_floats;
     float alpha = (float)e->alpha, limit = (float)e->limit;
     if (!e->clamped) {
-        activate_all(v, out, m, e->activation);
-        for (int64_t i = 0; i < m; i++) out[i] = rounded(rounded(out[i], s) * v[m + i], s);
+        activate_all(v, out, m, e->activation, s);
+        for (int64_t i = 0; i < m; i++) out[i] = rounded(out[i] * v[m + i], s);
         return;
     }
     for (int64_t i = 0; i < m; i++) {

@@ -15,20 +15,24 @@ static inline vec sigmoid(vec x) {
     return (vec)(((bits)e & below) | (one & ~below)) / (1.0f + e);
 }
 
-/* v sigmoid(v), or GELU by tanh, which is v sigmoid(2 u). */
-static inline vec gated(vec v, int64_t kind) {
-    return v * sigmoid(kind == SILU ? v : 1.5957691216f * (v + 0.044715f * v * v * v));
+/* v sigmoid(v), or GELU by tanh, which is v sigmoid(2 u); with `is_short` rounded to bf16. */
+static inline vec gated(vec v, int64_t kind, int64_t is_short) {
+#ifdef __AVX512F__
+    if (is_short && kind == SILU) return shortened(v / (1.0f + power_of_two(v * -1.44269504f)));
+#endif
+    vec made = v * sigmoid(kind == SILU ? v : 1.5957691216f * (v + 0.044715f * v * v * v));
+    return is_short ? shortened(made) : made;
 }
 
-static void activate_all(const float *v, float *out, int64_t count, int64_t kind) {
+static void activate_all(const float *v, float *out, int64_t count, int64_t kind, int64_t is_short) {
     int64_t i = 0;
     if (kind == SILU || kind == GELU_TANH) {
-        for (; i + LANES <= count; i += LANES) *(vec *)(out + i) = gated(*(const vec *)(v + i), kind);
+        for (; i + LANES <= count; i += LANES) *(vec *)(out + i) = gated(*(const vec *)(v + i), kind, is_short);
         float left[LANES] = {0};
         memcpy(left, v + i, (count - i) * sizeof(float));
-        *(vec *)left = gated(*(vec *)left, kind);
+        *(vec *)left = gated(*(vec *)left, kind, is_short);
         memcpy(out + i, left, (count - i) * sizeof(float));
-    } else for (; i < count; i++) out[i] = activated(v[i], kind);
+    } else for (; i < count; i++) out[i] = rounded(activated(v[i], kind), is_short);
 }
 
 /* Column `number` of a row, past its last one of `more`, or minus infinity if there is none; ~number: its negative. */
@@ -119,10 +123,7 @@ static void finish(const Instruction *it, float *sums, float *out, const float *
     for (int64_t i = 0; i < rows; i++, out += it->out.stride, sums += stride, more += more ? it->y.stride : 0) {
         if (it->bias) add_bias(sums, it->bias, from, count, s);
         if (s) round_all(sums, count);
-        if (it->activation >= 0) {
-            activate_all(sums, sums, count, it->activation);
-            if (s) round_all(sums, count);
-        }
+        if (it->activation >= 0) activate_all(sums, sums, count, it->activation, s);
         if (more) {
             add_all(sums, more, count);
             if (s) round_all(sums, count);

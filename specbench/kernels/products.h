@@ -56,7 +56,8 @@ enum { MOST_ROWS = 6, MOST_BLOCKS = 4 };
 
 INLINED put_sums(const int rows, const int blocks, vec sum[][MOST_BLOCKS][2], float *out) {
     UNROLLED for (int r = 0; r < rows; r++)
-        UNROLLED for (int b = 0; b < blocks; b++) memcpy(out + (r * blocks + b) * BLOCK, sum[r][b], sizeof sum[r][b]);
+        UNROLLED for (int b = 0; b < blocks; b++)
+            UNROLLED for (int half = 0; half < 2; half++) *(vec *)(out + (r * blocks + b) * BLOCK + half * LANES) = sum[r][b][half];
 }
 
 /* Of fp32 numbers. */

@@ -1,12 +1,15 @@
 /* A step: its instructions one after another, by a team of threads. */
 
-/* The threads of a call wait for each other here, dozens of times per step: cheaper than OpenMP's own barrier. */
-typedef struct { int arrived, turn; } Barrier;
+/* The threads of a call wait for each other here, dozens of times per step: cheaper than OpenMP's own barrier. Between two waits
+   `claimed` pieces of work have been taken, each by one thread. */
+typedef struct { int arrived, turn; int64_t claimed; } Barrier;
 
 static void wait_for_all(Barrier *barrier, int threads) {
+    if (threads == 1) barrier->claimed = 0;
     if (threads == 1) return;
     int turn = __atomic_load_n(&barrier->turn, __ATOMIC_RELAXED);
     if (__atomic_add_fetch(&barrier->arrived, 1, __ATOMIC_ACQ_REL) == threads) {
+        __atomic_store_n(&barrier->claimed, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&barrier->arrived, 0, __ATOMIC_RELAXED);
         __atomic_store_n(&barrier->turn, turn + 1, __ATOMIC_RELEASE);
         return;
@@ -71,33 +74,39 @@ static void both(const float *x, const float *y, float *out, int64_t count, int6
     }
 }
 
-/* What a thread runs of an instruction: its operands in the arena, which columns are its own, and its room. */
+/* What a thread runs of an instruction: `rows` rows from `row` on, where their operands are in the arena, which columns are
+   its own, and its room. */
 typedef struct {
     const Step *step; const Instruction *it;
     float *out; const float *x, *y, *z;
-    int64_t rows, first, end;
+    int64_t row, rows, first, end;
     float *scratch, *shared; Barrier *barrier;
     int thread, threads;
 } Work;
+
+/* For each row r of each `part` that is among the work's rows, as number `at` of these. */
+#define EACH_ROW(w)                                                                                                    \
+    EACH_PART((w)->step)                                                                                               \
+        for (int64_t r = (w)->row > first_row ? (w)->row - first_row : 0, at = first_row + r - (w)->row;               \
+             r < part->rows && at < (w)->rows; r++, at++)
 
 /* Rows of a table, by the ids of new tokens, or of a tensor. */
 static void load_rows(const Work *w) {
     const Instruction *it = w->it;
     const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
-    EACH_PART(w->step)
-        for (int64_t r = 0; r < part->rows; r++) {
-            const void *read = part->outside[it->outside[0]];
-            int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
-            const char *from = it->op == LOAD ? read : it->weight;
-            float *to = w->out + (first_row + r) * it->out.stride + first;
-            if (it->op == EMBED && (uint64_t)row >= (uint64_t)it->inner) { /* no row of the table: NaN, which is refused */
-                for (int64_t i = 0; i < count; i++) to[i] = NAN;
-                continue;
-            }
-            from += (row * it->width + first) * (s ? 2 : 4);
-            if (s) widen_all((const uint16_t *)from, to, count);
-            else memcpy(to, from, count * sizeof(float));
+    EACH_ROW(w) {
+        const void *read = part->outside[it->outside[0]];
+        int64_t row = it->op == LOAD ? r : ((const int64_t *)read)[r];
+        const char *from = it->op == LOAD ? read : it->weight;
+        float *to = w->out + at * it->out.stride + first;
+        if (it->op == EMBED && (uint64_t)row >= (uint64_t)it->inner) { /* no row of the table: NaN, which is refused */
+            for (int64_t i = 0; i < count; i++) to[i] = NAN;
+            continue;
         }
+        from += (row * it->width + first) * (s ? 2 : 4);
+        if (s) widen_all((const uint16_t *)from, to, count);
+        else memcpy(to, from, count * sizeof(float));
+    }
 }
 
 /* Rows of a packed table by the ids of new tokens; NaN where it has no such row. */
@@ -119,13 +128,12 @@ static void gather_rows(const Work *w) {
 static void store_rows(const Work *w) {
     const Instruction *it = w->it;
     const int64_t s = it->short_floats, first = w->first, count = w->end - w->first;
-    EACH_PART(w->step)
-        for (int64_t r = 0; r < part->rows; r++) {
-            const float *from = w->x + (first_row + r) * it->x.stride + first;
-            char *to = (char *)part->outside[it->outside[0]] + (r * it->width + first) * (s ? 2 : 4);
-            if (s) take_short(from, (uint16_t *)to, count);
-            else memcpy(to, from, count * sizeof(float));
-        }
+    EACH_ROW(w) {
+        const float *from = w->x + at * it->x.stride + first;
+        char *to = (char *)part->outside[it->outside[0]] + (r * it->width + first) * (s ? 2 : 4);
+        if (s) take_short(from, (uint16_t *)to, count);
+        else memcpy(to, from, count * sizeof(float));
+    }
 }
 
 static void norm_heads(const Work *w) {
@@ -168,16 +176,14 @@ static void spread_columns(const Work *w) {
 /* Heads of states to slots of their text's buffer. */
 static void write_heads(const Work *w) {
     const Instruction *it = w->it;
-    EACH_PART(w->step) {
-        int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
-        const int64_t *slot = part->outside[it->outside[1]];
-        for (int64_t h = it->heads * w->thread / w->threads; h < it->heads * (w->thread + 1) / w->threads; h++)
-            for (int64_t r = 0; r < part->rows; r++) {
-                const float *from = w->x + (first_row + r) * it->x.stride + h * it->inner;
-                int64_t at = ((r / tokens * it->heads + h) * slots + slot[r]) * it->inner;
-                if (it->short_cache) take_short(from, (uint16_t *)part->outside[it->outside[0]] + at, it->inner);
-                else memcpy((float *)part->outside[it->outside[0]] + at, from, it->inner * sizeof(float));
-            }
+    for (int64_t h = it->heads * w->thread / w->threads; h < it->heads * (w->thread + 1) / w->threads; h++) {
+        EACH_ROW(w) {
+            int64_t tokens = part->rows / part->texts, slots = part->sizes[it->slots];
+            const float *from = w->x + at * it->x.stride + h * it->inner;
+            int64_t to = ((r / tokens * it->heads + h) * slots + ((const int64_t *)part->outside[it->outside[1]])[r]) * it->inner;
+            if (it->short_cache) take_short(from, (uint16_t *)part->outside[it->outside[0]] + to, it->inner);
+            else memcpy((float *)part->outside[it->outside[0]] + to, from, it->inner * sizeof(float));
+        }
     }
 }
 
@@ -187,7 +193,7 @@ static void attend_heads(const Work *w) {
         attend(it, w->step, w->x, w->y, w->z, w->out, w->scratch, w->thread, w->threads);
         return;
     }
-    attend_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, w->thread, w->threads);
+    attend_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, &w->barrier->claimed, w->thread, w->threads);
     if (!shares_blocks(it, w->step, w->threads)) return;
     wait_for_all(w->barrier, w->threads);
     add_blocks(it, w->step, w->x, w->out, w->scratch, w->shared, w->thread, w->threads);
@@ -224,11 +230,8 @@ static void add_or_multiply(const Work *w) {
 
 static void activate_columns(const Work *w) {
     const Instruction *it = w->it;
-    for (int64_t r = 0; r < w->rows; r++) {
-        float *to = w->out + r * it->out.stride + w->first;
-        activate_all(w->x + r * it->x.stride + w->first, to, w->end - w->first, it->op);
-        if (it->short_floats) round_all(to, w->end - w->first);
-    }
+    for (int64_t r = 0; r < w->rows; r++)
+        activate_all(w->x + r * it->x.stride + w->first, w->out + r * it->out.stride + w->first, w->end - w->first, it->op, it->short_floats);
 }
 
 static void run_instruction(const Work *w) {
@@ -249,16 +252,46 @@ static void run_instruction(const Work *w) {
     }
 }
 
+/* An instruction, for rows `work->row` on. */
+static void run_on(Work *work, const Instruction *it, float *arena) {
+    const int64_t all = work->step->rows, row = work->row;
+    work->it = it, work->first = it->width * work->thread / work->threads, work->end = it->width * (work->thread + 1) / work->threads;
+    work->out = arena + it->out.at * all + it->out.column + row * it->out.stride;
+    work->x = arena + it->x.at * all + it->x.column + row * it->x.stride;
+    work->y = arena + it->y.at * all + it->y.column + row * it->y.stride;
+    work->z = arena + it->z.at * all + it->z.column + row * it->z.stride;
+    run_instruction(work);
+}
+
+/* How many rows of a step a thread runs at a time, through all instructions between two attentions: few enough that they stay
+   in its second cache and that all threads end at the same time; 0: threads divide each instruction's outputs, as they do if
+   there are few rows, and for matrix registers, which need each weight from nearby for more rows than that. */
+enum { LEAST_AT_A_TIME = 16, MOST_AT_A_TIME = 32, PIECES = 4 };
+static int64_t rows_at_a_time(const Step *step, int threads) {
+    int64_t rows = step->rows / ((int64_t)threads * PIECES);
+    if (rows < LEAST_AT_A_TIME || (has_tiles && step->program->short_floats)) return 0;
+    return rows < MOST_AT_A_TIME ? rows / 8 * 8 : MOST_AT_A_TIME;
+}
+
 static void run_step(const Step *step, float *arena, float *scratch, float *shared, Barrier *barrier, int thread, int threads) {
-    int64_t rows = step->rows, is_tiled = has_tiles && step->program->short_floats;
+    const int64_t rows = step->rows, at_a_time = rows_at_a_time(step, threads), is_tiled = has_tiles && step->program->short_floats;
+    const Instruction *last = step->program + step->count;
     if (is_tiled) shape_tiles(rows);
-    for (const Instruction *it = step->program; it < step->program + step->count; it++) {
-        Work work = {step, it, .rows = rows, .first = it->width * thread / threads, .end = it->width * (thread + 1) / threads,
-                     .scratch = scratch, .shared = shared, .barrier = barrier, .thread = thread, .threads = threads};
-        work.out = arena + it->out.at * rows + it->out.column, work.x = arena + it->x.at * rows + it->x.column;
-        work.y = arena + it->y.at * rows + it->y.column, work.z = arena + it->z.at * rows + it->z.column;
-        run_instruction(&work);
-        if (it->barrier) wait_for_all(barrier, threads);
+    for (const Instruction *it = step->program, *next; it < last; it = next) {
+        Work work = {step, .rows = rows, .scratch = scratch, .shared = shared, .barrier = barrier, .thread = thread, .threads = threads};
+        next = it + 1;
+        if (!at_a_time || it->op == ATTEND) {
+            run_on(&work, it, arena);
+            if (it->barrier) wait_for_all(barrier, threads);
+            continue;
+        }
+        while (next < last && next->op != ATTEND) next++;
+        work.thread = 0, work.threads = 1;
+        for (int64_t row; (row = claim(&barrier->claimed) * at_a_time) < rows;) {
+            work.row = row, work.rows = rows - row < at_a_time ? rows - row : at_a_time;
+            for (const Instruction *each = it; each < next; each++) run_on(&work, each, arena);
+        }
+        wait_for_all(barrier, threads);
     }
     if (is_tiled) release_tiles(); /* torch's own kernels also shape them */
 }
@@ -276,7 +309,7 @@ static void run_job(void *given, int thread, int threads) {
 
 /* Run a step. `scratch` has `scratch_size` floats for each thread, and behind them what they share. */
 void run(const Step *step, float *arena, float *scratch, int64_t scratch_size, int64_t most_threads) {
-    Run of = {step, arena, {scratch, scratch_size, most_threads}, {0, 0}};
+    Run of = {step, arena, {scratch, scratch_size, most_threads}, {0}};
     place_parts(step);
     in_team(run_job, &of, most_threads);
 }

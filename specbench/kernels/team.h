@@ -3,6 +3,9 @@
 /* What each thread of a call runs, of `threads` in all; each thread writes what is its own. */
 typedef void (*Job)(void *given, int thread, int threads);
 
+/* The number of the next piece of work, if `claimed` are taken. */
+static inline int64_t claim(int64_t *claimed) { return __atomic_fetch_add(claimed, 1, __ATOMIC_RELAXED); }
+
 #ifdef _OPENMP
 static void in_team(Job job, void *given, int64_t most_threads) {
     #pragma omp parallel num_threads(most_threads)

@@ -127,6 +127,47 @@ static void check_run(int64_t s, int64_t threads) {
     free(wanted), free(found), free(arena), free(scratch), free_model(m);
 }
 
+/* So have prompts of many rows, which threads read some rows at a time: two texts in one step, each with caches of its own. */
+static void check_prompts(int64_t s, int64_t threads) {
+    enum { TEXTS = 2, ROWS = CAPACITY };
+    const int64_t counts[TEXTS] = {90, ROWS - 90}, size = s ? 2 : 4, all = KEY_HEADS * CAPACITY * D * size;
+    Model *m = model_of(s);
+    int64_t text[ROWS], slots[ROWS], sizes[TEXTS][4], maps = (WIDTH + HEADS * D + 32) * ROWS, room = attend_room(D);
+    void *outside[TEXTS][TENSORS], *wanted[TEXTS], *caches[TEXTS][2];
+    char *found = malloc(ROWS * TOKENS * size);
+    float *bias = floats(ROWS * CAPACITY, 0), *arena = floats(m->arena_floats * ROWS, 0);
+    Part parts[TEXTS];
+    room = ((maps > room ? maps : room) + 15) / 16 * 16;
+    float *scratch = floats(room * threads, 0);
+    for (int64_t r = 0; r < ROWS; r++) {
+        text[r] = rand() % TOKENS, slots[r] = r;
+        for (int64_t c = 0; c < CAPACITY; c++) bias[r * CAPACITY + c] = c <= r ? 0 : -3.3e38f;
+    }
+    for (int64_t i = 0, first = 0; i < TEXTS; first += counts[i++]) {
+        wanted[i] = plainly(m, text + first, 0, counts[i]);
+        void *read[TENSORS] = {text + first, slots, 0, 0, bias, found + first * TOKENS * size};
+        for (int j = 0; j < 2; j++) {
+            caches[i][j] = malloc(all), memcpy(caches[i][j], m->caches[j], all);
+            read[KEYS + j] = malloc(all), memcpy(read[KEYS + j], m->caches[j], all);
+            for (int64_t h = 0; h < KEY_HEADS; h++) memset((char *)read[KEYS + j] + h * CAPACITY * D * size, 0, counts[i] * D * size);
+        }
+        memcpy(outside[i], read, sizeof read);
+        int64_t own[4] = {CAPACITY, 1, 1, counts[i]};
+        memcpy(sizes[i], own, sizeof own);
+        parts[i] = (Part){outside[i], sizes[i], 1, counts[i], 0, 0, 0, IDS, RESULTS};
+    }
+    Step step = {m->program, OPS, parts, TEXTS, ROWS};
+    run(&step, arena, scratch, room, threads);
+    for (int64_t i = 0, first = 0; i < TEXTS; first += counts[i++]) {
+        int differs = memcmp(wanted[i], found + first * TOKENS * size, counts[i] * TOKENS * size);
+        for (int j = 0; j < 2; j++) differs |= memcmp(caches[i][j], outside[i][KEYS + j], all);
+        if (differs) failed++, printf("prompts: text %ld on %ld threads differs\n", (long)i, (long)threads);
+        for (int j = 0; j < 2; j++) free(caches[i][j]), free(outside[i][KEYS + j]);
+        free(wanted[i]);
+    }
+    free(found), free(bias), free(arena), free(scratch), free_model(m);
+}
+
 /* A rollout is its steps: the argmax of each, up to the first end. */
 static void check_rollout(int64_t s, int64_t threads, float temperature) {
     enum { STEPS = 5 };
@@ -293,7 +334,7 @@ int main(int count, char **given) {
     int most = count > 1 ? atoi(given[1]) : 4;
     for (int64_t s = 0; s < 2; s++)
         for (int64_t threads = 1; threads <= most; threads += threads < 4 ? 1 : threads) {
-            check_run(s, threads);
+            check_run(s, threads), check_prompts(s, threads);
             check_rollout(s, threads, 0), check_rollout(s, threads, 0.8f);
             for (int64_t gamma = 0; gamma < MOST; gamma += gamma ? 2 : 1) check_passes(s, threads, gamma, 0), check_passes(s, threads, gamma, 2);
             check_experts(s, threads, 1, 2, 0), check_experts(s, threads, 7, 2, 1), check_experts(s, threads, 3, 1, 0);

@@ -44,7 +44,7 @@ WRONG = {  # where a kernel is made wrong, and how the check names it
         "attention.h", "(float)it->scale, 0);", "2 * (float)it->scale, 0);", "attention's rows",
     ),
     "attention by blocks": (
-        "blocks.h", "float before = factors[0], now", "float before = 1, now", "attention's rows",
+        "blocks.h", "float before = factors[r], now", "float before = 1, now", "attention's rows",
     ),
     "a temperature": ("rows.h", "factor = 1 / (float)how->temperature;", "factor = 1;", "standardised rows"),
     "an argmax": ("rows.h", "if (most != most) return NOT_DRAWN;", "if (n < 9) return NOT_DRAWN;", "standardised rows"),

@@ -38,6 +38,7 @@ from specbench.engine.capture.nodes import (
     replace,
 )
 from specbench.engine.capture.rewrite import (
+    for_caches,
     for_last_row,
     for_one_token,
     for_outputs,
@@ -116,7 +117,7 @@ class Program:
     Attributes:
         one: steps over one token.
         several: steps over any number from 2.
-        last: returns the last token's logits only.
+        prompt: reads a prompt into the caches; what it returns is of no use.
         tree: of an invariant program, steps over two nodes of a tree or more.
         encode: reads a source.
         make_headless: makes `headless`.
@@ -128,7 +129,7 @@ class Program:
     cached: Path | None  # the file that the capture was read from
     one: Step
     several: Step
-    last: Step
+    prompt: Step
     tree: Step | None
     encode: "Encoding | None"
     make_headless: Callable[[], Headless | None]
@@ -136,7 +137,7 @@ class Program:
     @property
     def runs(self) -> list[Callable[..., Tensor]]:
         """What its steps over tokens run."""
-        return [step.run for step in (self.one, self.several, self.last, self.tree) if step is not None]
+        return [step.run for step in (self.one, self.several, self.prompt, self.tree) if step is not None]
 
     @cached_property
     def headless(self) -> Headless | None:
@@ -213,7 +214,7 @@ class Program:
             found.file,
             one=step(for_one_token(sizes.rest), one_token=True),
             several=step(sizes.rest),
-            last=step(for_last_row(sizes.rest), of_prompt),
+            prompt=step(for_caches(sizes.rest), of_prompt),
             tree=None if along_paths is None else step(along_paths),
             encode=None if encode is None else Encoding(encode, weights, of_prompt),
             make_headless=headless,
@@ -332,7 +333,7 @@ def rows_agree(
         for kind in ("self", "cross")
         for heads, channels in several.shapes[kind]
     ]
-    for step, count in (("one", 1), ("several", CHECKED_TOKENS), ("last", CHECKED_TOKENS)):
+    for step, count in (("one", 1), ("several", CHECKED_TOKENS), ("prompt", CHECKED_TOKENS)):
         ids_BL = ((torch.arange(rows * count) + 1) * vocabulary_size // (rows * count + 1)).view(rows, count).to(device)
         layout = ragged(torch.tensor(CHECKED_CACHED, device=device), count, numbers_1C, numbers_1C)
         inputs = [ids_BL, *layout.tensors, torch.tensor(CHECKED_SOURCES, device=device), *buffers]

@@ -218,6 +218,25 @@ def for_last_row(module: GraphModule) -> GraphModule:
     return finished(module)
 
 
+def for_caches(module: GraphModule) -> GraphModule:
+    """A copy that reads a prompt into the caches, whose logits nobody needs: it returns the last values [B, L, W].
+
+    So the last layer's attention and what follows it are left out. It returns the last token's logits if these values
+    are no rows of their own, and everything if no linear map returns the output, as where states follow the logits.
+    """
+    made, tokens = copied(module), value(inputs_of(module)[0]).shape
+    writes = calls(made, torch.ops.specbench.write.default)
+    if not writes or output_of(made).args[0].target != aten.linear.default:  # type: ignore[union-attr]
+        return for_last_row(module)
+    rows: Any = writes[-1].args[2]
+    while rows.target in (*VIEWS, aten.transpose.int) and value(rows).dim() > 3:
+        rows = rows.args[0]
+    if value(rows).dim() != 3 or list(map(plain, value(rows).shape[:2])) != list(map(plain, tokens)):
+        return for_last_row(module)
+    output_of(made).args = (rows,)
+    return finished(made)
+
+
 def without_head(module: GraphModule) -> tuple[GraphModule, Tensor, Tensor | None] | None:
     """A copy that returns what the head reads, with the head's weight and bias; None if the output is no linear map.
 

@@ -197,7 +197,7 @@ class StaticSession(NetworkSession):
         count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
         self._place(tokens, parents)
         rows = count if last_row else max(count, model.rows)
-        step = program.one if rows == 1 else program.last if last_row else program.several
+        step = program.one if rows == 1 else program.prompt if last_row else program.several
         if program.tree is not None and not tree.is_chain:
             step, rows = program.tree, max(rows, 2)
         with self._up_to(self.length + count) if last_row and self._ends_with_prompt(count) else nullcontext():

@@ -263,9 +263,9 @@ class CudaGraphSession(StaticSession):
     model: CudaGraphModel
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:
-        count, last = len(tokens), step is self.model.program.last
+        count, of_prompt = len(tokens), step is self.model.program.prompt
         filled = self.model.filled(rows)
-        graph = None if last or filled > MOST_TOKENS else self.model.graph(step, filled, self._buffers)
+        graph = None if of_prompt or filled > MOST_TOKENS else self.model.graph(step, filled, self._buffers)
         if graph is None:
             return super()._step(step, tokens, rows)
         placed = self._looked_up((0, filled), count, lambda: self._layout(count).filled(filled).tensors)

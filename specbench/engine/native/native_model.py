@@ -63,7 +63,7 @@ class NativeModel(StaticModel):
     @cached_property
     def reads_prompts(self) -> bool:
         """Whether our kernels read prompts of any length."""
-        run = self.program.last.run
+        run = self.program.prompt.run
         return self.torch_is_slow or (isinstance(run, LoweredPrompt) and run.is_always_native)
 
     @cached_property

@@ -71,7 +71,7 @@ class NativeSession(StaticSession):
         return most if in_tree or (last_row and not self.model.reads_prompts) else min(most, PROMPT_ROWS)
 
     def _ends_with_prompt(self, count: int) -> bool:
-        run = self.model.program.last.run
+        run = self.model.program.prompt.run
         return not self.model.reads_prompts and isinstance(run, LoweredPrompt) and not run.is_native_for(count)
 
     def _step(self, step: Step, tokens: Tokens, rows: int) -> Tensor:

@@ -1,6 +1,7 @@
 """Simplifying captured graphs: the same results from fewer operations, and nothing shared that changes."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -12,9 +13,9 @@ from specbench.bench.parts import Budget, budget
 from specbench.engine.capture.hoist import hoist
 from specbench.engine.capture.lower import PackedWeights, lower
 from specbench.engine.capture.marking import write
-from specbench.engine.capture.nodes import aten, calls, capture, example_sizes
+from specbench.engine.capture.nodes import aten, calls, capture, copied, example_sizes
 from specbench.engine.capture.program import Program
-from specbench.engine.capture.rewrite import for_last_row, for_one_token, for_outputs, simplify
+from specbench.engine.capture.rewrite import for_caches, for_last_row, for_one_token, for_outputs, simplify
 from tests.support.networks import network
 
 
@@ -139,6 +140,46 @@ def test_for_one_token_and_for_the_last_row() -> None:
     ids = torch.tensor([[3, 4, 5]])
     assert torch.allclose(for_last_row(graph)(ids), function(ids)[-1:], atol=1e-6)
     assert torch.allclose(graph(ids), function(ids), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["t5", "gpt2", "llama"])
+def test_a_prompt_is_read_without_what_follows_the_last_values(kind: str) -> None:
+    """For which it needs no attention, no feed-forward layer and no head of the last layer."""
+    programs: dict[str, Any] = {}
+
+    def kept(module: Any, _packed: Any, one_token: bool) -> Any:
+        programs["one" if one_token else "more"] = module
+        return lower(copied(module), PackedWeights(), one_token)
+
+    def of_prompt(module: Any, _packed: Any, one_token: bool) -> Any:
+        programs.setdefault("prompt", module)  # before that of a source
+        return lower(copied(module), PackedWeights(), one_token)
+
+    model = network(kind, seed=1, layers=2)
+    Program.of(model, torch.float32, kept, of_prompt=of_prompt)
+    whole, prompt = programs["more"], programs["prompt"]
+    attends = torch.ops.specbench.attend.default
+    one_layer = len(calls(whole, attends)) // 2
+    assert one_layer >= 1 and len(calls(prompt, attends)) == one_layer
+    writes = torch.ops.specbench.write.default
+    assert len(calls(prompt, writes)) == len(calls(whole, writes)) == 4
+    maps = aten.linear.default
+    assert len(calls(prompt, maps)) < len(calls(whole, maps)) - 2  # of attention, after it, and the head
+
+
+def test_logits_are_computed_for_the_last_token_if_no_values_have_rows_of_their_own() -> None:
+    head = nn.Linear(8, 5, bias=False)
+
+    def function(ids: Tensor, buffer: Tensor) -> Tensor:
+        states = torch.stack([ids * 1.0, ids * 2.0], 1).unsqueeze(-1)
+        write(buffer, torch.arange(ids.shape[1]), states)
+        logits: Tensor = head(states[:, :1, :, 0].transpose(1, 2).expand(1, ids.shape[1], 8))
+        return logits
+
+    ids, buffer = torch.tensor([[3, 4, 5]]), torch.zeros(1, 2, 9, 1)
+    graph = simplify(capture(function, [torch.zeros(1, 7, dtype=torch.long), torch.zeros(1, 2, 11, 1)]))
+    assert torch.allclose(for_caches(graph)(ids, buffer), function(ids, buffer.clone())[:, -1:], atol=1e-6)
+    assert buffer[0, 1, :4, 0].tolist() == [6, 8, 10, 0]
 
 
 def test_some_outputs_alone_need_no_more_than_their_inputs_and_write_nowhere_else() -> None:

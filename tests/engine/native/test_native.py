@@ -158,8 +158,8 @@ def test_a_prompt_is_read_alike_in_our_kernels_and_in_torchs(
     for slow in (False, True):
         model = NativeModel(network(kind, seed=3), 40, ENDS)
         model.__dict__["torch_is_slow"] = slow
-        assert isinstance(model.program.last.run, LoweredPrompt)
-        model.program.last.run.is_always_native = slow
+        assert isinstance(model.program.prompt.run, LoweredPrompt)
+        model.program.prompt.run.is_always_native = slow
         for started in (model, Batch.of(model, 2)):
             torch.testing.assert_close(started.start(prompt).extend([21, 5]), expected, rtol=1e-4, atol=1e-4)
 
@@ -173,7 +173,7 @@ def test_our_kernels_read_prompts_of_as_many_tokens_as_a_model_is_wide(
     monkeypatch.setattr(LoweredPrompt, "FEWEST", fewest)
     monkeypatch.setattr(LoweredPrompt, "MOST", most)
     model = NativeModel(network("gpt2", seed=3).to(dtype), 40, ENDS)
-    reading = model.program.last.run
+    reading = model.program.prompt.run
     assert isinstance(reading, LoweredPrompt)
     width = model.network.config.hidden_size
     assert 5 < width < 90

@@ -87,8 +87,8 @@ def test_long_prompts_are_read_from_levels_as_well() -> None:
     """As those of the target are, so that no weights are laid out for torch's operations."""
     small = network("llama", 4, layers=2).bfloat16()
     round_weights(small, 8)
-    reading = NativeModel(small, SIZE, ENDS, PackedWeights(8)).program.last.run
-    whole = NativeModel(network("llama", 4, layers=2).bfloat16(), SIZE, ENDS).program.last.run
+    reading = NativeModel(small, SIZE, ENDS, PackedWeights(8)).program.prompt.run
+    whole = NativeModel(network("llama", 4, layers=2).bfloat16(), SIZE, ENDS).program.prompt.run
     assert isinstance(reading, LoweredPrompt) and isinstance(whole, LoweredPrompt)
     assert reading.is_native_for(500) == whole.is_native_for(500)
     assert library().uses_tiles() or reading.is_native_for(500)
