@@ -148,7 +148,7 @@ def _json_rows(path: Path) -> Iterator[Row]:
         except Unreadable as error:
             cause = error.__cause__
             at = f", line {cause.lineno}" if isinstance(cause, json.JSONDecodeError) else ""
-            reason = cause.msg if isinstance(cause, json.JSONDecodeError) else error
+            reason = cause.msg.removesuffix(" at") if isinstance(cause, json.JSONDecodeError) else error
             raise UserError(f"{path}{at}: not a JSON array ({reason})") from error
         yield from _numbered(path, array)
         return
@@ -161,10 +161,10 @@ def _json_rows(path: Path) -> Iterator[Row]:
         except Unreadable as error:
             cause = error.__cause__
             # Not the whole message of `json`, which counts lines within this one.
-            reason: object = error
+            fault: object = error
             if isinstance(cause, json.JSONDecodeError):
-                reason = f"{cause.msg.removesuffix(' at')}, character {cause.pos + 1}"
-            raise UserError(f"{where}: not a JSON object on one line ({reason})") from error
+                fault = f"{cause.msg.removesuffix(' at')}, character {cause.pos + 1}"
+            raise UserError(f"{where}: not a JSON object on one line ({fault})") from error
         if not isinstance(fields, dict):
             raise _no_object(where, fields)
         yield Row(where, fields)

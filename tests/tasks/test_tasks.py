@@ -214,7 +214,6 @@ def test_rows_that_are_packed_under_a_plain_name_are_told_which_name_to_have(tmp
 def test_a_line_that_is_no_json_has_one_line_number(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"line 2: not a JSON object on one line \(.*, character \d+\)$"):
         task(written(tmp_path, "rows.jsonl", ROWS.splitlines(keepends=True)[0] + b'{"en": "a"\n')).examples(None)
-    with pytest.raises(
-        UserError, match=r"\(Invalid control character, character 8\)$"
-    ):  # not 'character at, character'
+    said = r"\(Invalid control character, character 10\)$"  # not 'character at, character'
+    with pytest.raises(UserError, match=said):
         task(written(tmp_path, "rows.jsonl", b'{"en": "a\n')).examples(None)
