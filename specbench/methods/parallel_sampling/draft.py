@@ -20,16 +20,16 @@ import torch
 from torch import Tensor
 
 from specbench.algorithm.acceptance.base import Proposal
-from specbench.algorithm.draft import Draft, ScoresAhead, Stateless
+from specbench.algorithm.draft import Draft, ScoresAhead
 from specbench.config.draft import TrainedConfig
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.saved_heads import LookAheadEmbeddings
-from specbench.engine.session import Model, Prompt
+from specbench.engine.session import Model, Prompt, up_to_end
 from specbench.errors import UserError
-from specbench.methods.at_once import RowsAlong, independent_proposal, positions_after, room
+from specbench.methods.at_once import RowsAlong, positions_after, room
 from specbench.methods.build import DraftRequest
 from specbench.methods.heads import HeadsBuilder
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, draw, most_likely, standardise
 from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
@@ -46,7 +46,7 @@ class ParallelDraft(Draft):
         return ParallelSession(self, prompt, sampling)
 
 
-class ParallelSession(Stateless, ScoresAhead):
+class ParallelSession(ScoresAhead):
     """The predictions of the look-ahead positions after the last token read, for one sequence."""
 
     stops_at_end = True
@@ -58,22 +58,35 @@ class ParallelSession(Stateless, ScoresAhead):
         self._scored = RowsAlong(draft.target, prompt, draft.ids, draft.device)
 
     def propose(self, tokens: Sequence[int], gamma: int, generator: torch.Generator) -> Proposal:
-        draft, ahead_KV, self._ahead_KV = self.draft, self._ahead_KV, None
         if gamma == 0:
+            self._ahead_KV = None
             return Proposal([])
-        made = Proposal([])
-        if ahead_KV is not None:
-            made = independent_proposal(ahead_KV[:gamma], self.sampling, draft.target, generator)
-        drafted = len(made.tokens)
-        self._positions = room(draft.target, draft.ids, len(tokens) + drafted, gamma)
+        drafted, q_GV = self._drafted(gamma, generator)
+        nodes = range(ROOT, len(drafted))
+        self._positions = room(self.draft.target, self.draft.ids, len(tokens) + len(drafted), gamma)
+        self._ahead_KV = None
         if not self._positions:
-            return made
-        unverified = positions_after(draft.ids[: self._positions], range(ROOT, drafted), drafted)
-        return made._replace(operations=len(unverified.tokens) * draft.target.operations, unverified=unverified)
+            return Proposal(drafted, q_GV)
+        unverified = positions_after(self.draft.ids[: self._positions], nodes, len(drafted))
+        return Proposal(drafted, q_GV, len(unverified.tokens) * self.draft.target.operations, unverified=unverified)
+
+    def _drafted(self, gamma: int, generator: torch.Generator) -> tuple[list[int], Tensor | None]:
+        target = self.draft.target
+        if self._ahead_KV is None:
+            return [], None
+        ahead_GV = self._ahead_KV[:gamma]
+        if self.sampling.temperature == 0:
+            return up_to_end(most_likely(ahead_GV, target.vocabulary_size, len(ahead_GV)), target.eos_ids), None
+        q_GV = standardise(ahead_GV, self.sampling, target.vocabulary_size)
+        drafted = up_to_end([draw(q_V, generator) for q_V in q_GV], target.eos_ids)
+        return drafted, q_GV[: len(drafted)]
 
     def after_unverified(self, logits_LV: Tensor, path: Sequence[int]) -> None:
         first = len(path) * self._positions
         self._ahead_KV = logits_LV[first : first + self._positions]
+
+    def rollback(self, length: int) -> None:
+        """Nothing to do: predictions are those after the remaining tokens."""
 
     def score_ahead(self, tokens: Sequence[int], prefix_length: int, most: int) -> Iterator[Tensor]:
         """The target reads the look-ahead positions after each token of the text, in a session of its own."""
