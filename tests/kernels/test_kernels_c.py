@@ -131,7 +131,7 @@ def torchs_openmp() -> Any:
 
 def test_structures_and_operations_lie_as_the_kernels_have_them(torchs_openmp: Any) -> None:
     found = layout_of(library())
-    assert found == layout() and found["SPREAD"] == len(Op) - 1 and found["Instruction.width"] == 8
+    assert found == layout() and found["GATHER"] == len(Op) - 1 and found["Instruction.width"] == 8
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_structures_and_operations_lie_as_the_kernels_have_them(torchs_openmp: A
         ),
         ("instructions.h", "int64_t op, width,", "int64_t width, op,", "Instruction.op is 8 in kernels.c and 0"),
         ("instructions.h", "DO(LOAD) DO(STORE)", "DO(STORE) DO(LOAD)", "LOAD is 2 in kernels.c and 1"),
-        ("instructions.h", "DO(SPREAD)", "DO(SPREAD) DO(MORE)", "MORE is 21 in kernels.c and missing"),
+        ("instructions.h", "DO(GATHER)", "DO(GATHER) DO(MORE)", "MORE is 22 in kernels.c and missing"),
     ],
     ids=["a field more", "two fields in turn", "two operations in turn", "an operation more"],
 )
