@@ -108,8 +108,9 @@ test-arm: $(READY)
 test-slow: $(READY)
 	$(BIN)/python -m pytest -m slow
 
-# Real engines, started here: those that are installed, named by SPECBENCH_VLLM, SPECBENCH_LLAMA_SERVER (their commands) and
-# SPECBENCH_OPENVINO (the Python that has openvino_genai), or found on the PATH. docs/serving.md says how to install them.
+# Real engines, started here: those that are installed, named by SPECBENCH_VLLM, SPECBENCH_LLAMA_SERVER (their commands),
+# SPECBENCH_OPENVINO, SPECBENCH_TRANSFORMERS and SPECBENCH_LLAMA_CPP_PYTHON (the Pythons that have them), or found on the
+# PATH. docs/serving.md says how to install them.
 test-engines: $(READY)
 	SPECBENCH_TEST_ENGINES=1 $(BIN)/python -m pytest tests/engines -v -rsxX $(ARGS)
 

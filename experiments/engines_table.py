@@ -8,6 +8,8 @@ FOLDER has the records. DRAFT=MS: the time per token of a draft served by itself
 predicted: tokens per pass over the cost of a pass, 1 + c d in steps of the target, where d is the number of draft
 tokens per pass and c a token of the draft over one of the target. Verifying d + 1 tokens counts as one step (the
 paper's v = 1).
+Tokens per pass are the engine's own counts; without these, tokens per piece of its streams (OpenVINO sends what a pass
+decided as one piece).
 """
 
 import csv
@@ -15,12 +17,21 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from specbench.records import store
 from specbench.records.catalog import Catalog
+from specbench.records.served import Answer
 
 COLUMNS = (
     "engine", "draft", "temperature", "gamma", "alone (ms)", "c", "predicted", "speedup", "speedup_low", "speedup_high",
     "tokens_per_pass", "drafted", "accepted", "verdict", "z", "tokens", "prompts",
 )  # fmt: skip
+
+
+def tokens_per_piece(answers: list[Answer]) -> float | None:
+    """Tokens per piece after the first of each stream; None without streams."""
+    pieces = sum(len(one.arrivals) - 1 for one in answers if one.arrivals)
+    tokens = sum(one.tokens - one.first_tokens for one in answers if one.arrivals)
+    return tokens / pieces if pieces else None
 
 
 def row(s: dict[str, Any], alone_ms: dict[str, float]) -> dict[str, object]:
@@ -30,7 +41,7 @@ def row(s: dict[str, Any], alone_ms: dict[str, float]) -> dict[str, object]:
     c = 0.0 if s["draft"] == "lookup" else alone_ms[name] / step_ms if name in alone_ms else None
     predicted = None
     if c is not None and s["tokens_per_pass"] and s["lossless"]:
-        predicted = s["tokens_per_pass"] / (1 + c * s["drafted"] / s["passes"])
+        predicted = s["tokens_per_pass"] / (1 + (c * s["drafted"] / s["passes"] if c else 0))
     verdict = s["verdict"] if s["verified"] or not s["lossless"] else f"not verified ({s['verdict']})"
     numbers = {
         "alone (ms)": step_ms, "c": c, "predicted": predicted, "speedup": s["speedup_measured"],
@@ -45,8 +56,15 @@ def row(s: dict[str, Any], alone_ms: dict[str, float]) -> dict[str, object]:
 def main(folder: str, file: Path, drafts: list[str]) -> None:
     """Write the table."""
     alone_ms = {name: float(ms) for name, _, ms in (one.rpartition("=") for one in drafts)}
-    served = [dict(head.summary) for head in Catalog(folder).heads if head.summary.get("served")]
-    rows = [row(one, alone_ms) for one in served]
+    rows = []
+    for head in Catalog(folder, kept=False).heads:
+        if not head.summary.get("served"):
+            continue
+        summary = dict(head.summary)
+        if summary["tokens_per_pass"] is None:
+            answers = [prompt["served"]["drafted"] for prompt in store.read(head.file)["prompts"]]
+            summary["tokens_per_pass"] = tokens_per_piece(answers)
+        rows.append(row(summary, alone_ms))
     rows.sort(key=lambda one: (str(one["engine"]).lower(), one["draft"] != "lookup", one["draft"], one["temperature"]))
     with file.open("w", newline="", encoding="utf-8") as opened:
         writer = csv.DictWriter(opened, COLUMNS, lineterminator="\n")

@@ -25,6 +25,7 @@ from specbench.cli.recommend_load import LOAD_ABOUT, LOAD_OPTIONS, main_under_lo
 from specbench.cli.usage import usage
 from specbench.cli.validate import VALIDATE_ABOUT, compare_contexts, of_contexts, validate
 from specbench.compose.grid import launch_each
+from specbench.config.server import STARTED
 from specbench.config.verbs import LOAD, VALIDATE, ChooseConfig, LoadConfig, refused
 from specbench.errors import UserError
 from specbench.files import require_writable
@@ -49,7 +50,7 @@ OPTIONS = LISTS | {
     "engine=transformers": "time assisted generation instead of our loop: c, v and overhead are its own, speedups are "
     "for whole calls of generate(), and verify= runs them",
     "--for ENGINE[,ENGINE]": f"print the settings for another engine: {', '.join(ENGINES)}; with verify=N start the "
-    "engine (vllm, llama.cpp, openvino) and measure the N best there",
+    f"engine ({', '.join(STARTED)}) and measure the N best there",
     "--from FILE": "with --for: read a saved one (results/recommend/ID.json or load/ID.json), without loading models",
     "--schedule SPANS": "with --for: γ by batch size where the engine has such a schedule, 1-8:5,9-32:2,33-:0",
 }

@@ -16,7 +16,8 @@ from specbench.errors import UserError
 UNKNOWN = "random"  # the kind of draft of which nothing is known, as in certify
 SENT = ("auto", "ids", "text", "chat")
 WITHOUT = "none"  # the label of a server that has no draft
-STARTED = ("vllm", "llama.cpp", "openvino")  # engines that are started here
+STARTED = ("vllm", "llama.cpp", "openvino", "transformers", "llama-cpp-python")  # engines that are started here
+BY_TEXT = ("transformers", "llama-cpp-python")  # of them: read prompts as text, and count tokens in whole answers only
 CARRIED = ("temperature", "top_k", "top_p", "min_p", "repetition_penalty", "presence_penalty", "frequency_penalty")
 
 
@@ -29,7 +30,7 @@ class ServerConfig:
     start: str | None = key(
         None,
         "start target= and draft= at gamma= in this engine here, with and without the draft, instead of url= and "
-        "plain=: vllm | llama.cpp | openvino",
+        "plain=: vllm | llama.cpp | openvino | transformers | llama-cpp-python",
         one_of(STARTED),
     )
     url: str = key("", "the server with a draft, up to and with /v1")

@@ -26,12 +26,13 @@ from specbench.config.keys import (
 )
 from specbench.config.model import ModelConfig, weights_folder
 from specbench.config.schema import DEVICE, THREADS, RunConfig, SamplingConfig, TaskConfig
-from specbench.config.server import STARTED
+from specbench.config.server import BY_TEXT, STARTED
 from specbench.config.tree import AUTO
 from specbench.errors import UserError
 
 # Other engines that `bench` times through a package: the extra that installs each, and its packages. `bench.peers` has
-# their functions. The engines of STARTED are timed through a server (`interop.starting.served_peers`).
+# their functions. The engines of SERVED are timed through a server (`interop.starting.served_peers`).
+SERVED = tuple(name for name in STARTED if name not in BY_TEXT)  # they read the same token ids
 PEERS = {"ctranslate2": ("ctranslate2", ["ctranslate2"]), "llama.cpp": ("llama-cpp", ["llama_cpp", "gguf"])}
 VALIDATE, LOAD = "recommend --validate", "recommend --load"  # these modes have keys of their own
 GAMMAS = list_between(1, MAX_GAMMA)
@@ -236,8 +237,8 @@ def check_bench(config: BenchConfig) -> None:
         "exact, as in the decoding it is compared with",
     )
     for name in config.peers:
-        require(name in {*PEERS, *STARTED}, "peers", name, "of " + ", ".join(dict.fromkeys([*PEERS, *STARTED])))
-        if name not in STARTED and not in_process(name):
+        require(name in {*PEERS, *SERVED}, "peers", name, "of " + ", ".join(dict.fromkeys([*PEERS, *SERVED])))
+        if name not in SERVED and not in_process(name):
             extra, _ = PEERS[name]
             raise UserError(f"peers={name}: it is not installed; pip install 'specbench-toolkit[{extra}]'")
     if config.peers and (config.target.weights == "random" or weights_folder(config.target) is None):

@@ -1,7 +1,8 @@
 """Real engines, each started with a small target, and with its draft: what they accept, count, and whether it is right.
 
 `make test-engines` runs these tests; `make test` does not. An engine that is not installed is skipped by name: its
-program is named in SPECBENCH_VLLM, SPECBENCH_LLAMA_SERVER or SPECBENCH_OPENVINO, or found on the PATH.
+program is named in SPECBENCH_VLLM, SPECBENCH_LLAMA_SERVER, SPECBENCH_OPENVINO, SPECBENCH_TRANSFORMERS or
+SPECBENCH_LLAMA_CPP_PYTHON, or found on the PATH.
 """
 
 import json
@@ -13,6 +14,7 @@ from typing import Any
 import pytest
 
 from specbench.cli import main
+from specbench.config.server import BY_TEXT
 from specbench.errors import MachineError, UserError
 from specbench.interop.serving.completions import Completions
 from specbench.interop.serving.settings.wanted import Recommended, Weights
@@ -40,7 +42,7 @@ def pair(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     return llama_pair(tmp_path_factory.mktemp("llamas"))
 
 
-@pytest.fixture(scope="session", params=[(engine, kind) for engine in STARTABLE for kind in ("lookup", "model")],
+@pytest.fixture(scope="session", params=[(one.name, kind) for one in STARTABLE.values() for kind in one.drafts],
                 ids=lambda param: "-".join(param))  # fmt: skip
 def served(
     request: pytest.FixtureRequest, pair: tuple[Path, Path], tmp_path_factory: pytest.TempPathFactory
@@ -58,6 +60,11 @@ def asked(engine: str, kind: str, pair: tuple[Path, Path], results: Path) -> Ask
     return Asked(engine, target, drafting, longest=384, threads=os.cpu_count() or 1, results=results)
 
 
+def by_text(served: Servers) -> list[str]:
+    """How an engine that reads no ids is asked."""
+    return ["send=text", "stream=false"] if served.asked.engine in BY_TEXT else []
+
+
 def tokens_of(text: list[int]) -> list[int]:
     """Characters as tokens of the small target: the new line is the first, then all from the space on."""
     return [byte - 31 for byte in text]
@@ -71,6 +78,11 @@ def test_it_takes_the_settings_that_are_recommended(served: Servers) -> None:
         assert settings_of("openvino", served.asked.drafting)["generate"]["num_assistant_tokens"] == GAMMA
         assert f'"gamma": {GAMMA}' in drafting.flags
         return
+    if served.asked.engine == "transformers":
+        said = json.loads(drafting.flags.partition("generation_config.json: ")[2])
+        settings = settings_of("transformers", served.asked.drafting)["generate"]
+        assert settings["prompt_lookup_num_tokens"] == GAMMA and settings.items() <= said.items()
+        return
     printed = as_flags(settings_of(served.asked.engine, served.asked.drafting))
     # Names of models are those that are recommended, or of the files that they were converted to.
     assert all(word in drafting.flags for word in printed if word.startswith("--"))
@@ -79,6 +91,8 @@ def test_it_takes_the_settings_that_are_recommended(served: Servers) -> None:
 def test_its_counters_are_those_of_its_completions(served: Servers) -> None:
     assert served.asked.drafting is not None
     server = Completions(served.drafting().url, "target")
+    if served.asked.engine in BY_TEXT:
+        pytest.skip(f"{served.asked.engine} counts no draft tokens")
     prompt, sampling = tokens_of(PROMPT), Sampling()
     server.complete(prompt, 8, sampling, 0)
     first = server.counts()
@@ -169,6 +183,6 @@ def measured(served: Servers, results: Path, *words: str, url: str | None = None
     """The summary of the command's record, None without one; and its exit code."""
     plain = served.plain()
     command = ["server", url or served.drafting().url, f"plain={plain.url}", f"target.path={served.asked.target.place}"]
-    code = main([*command, *SMALL, *words, f"results={results}"])
+    code = main([*command, *SMALL, *by_text(served), *words, f"results={results}"])
     heads = Catalog(results).heads
     return (dict(heads[0].summary) if heads else None), code

@@ -36,8 +36,12 @@ SGLANG = Dialect("SGLang", OFF, {}, {})
 LLAMA_CPP = Dialect(
     "llama.cpp", {**OFF, "top_k": 0}, {"cache_prompt": False}, {"repetition_penalty": "repeat_penalty"},
 )  # fmt: skip
+LLAMA_CPP_PYTHON = Dialect(
+    "llama-cpp-python", {**OFF, "top_k": 0}, {}, {"repetition_penalty": "repeat_penalty"},
+)  # fmt: skip
 PLAIN = Dialect("", {"top_p": 1.0}, {}, {})
-OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP}  # `owned_by` in the list of models
+# `owned_by` in the list of models.
+OWNERS = {"vllm": VLLM, "sglang": SGLANG, "llamacpp": LLAMA_CPP, "me": LLAMA_CPP_PYTHON}
 
 
 def settings(dialect: Dialect, sampling: Sampling, more: Mapping[str, object]) -> dict[str, object]:

@@ -10,7 +10,7 @@ import torch
 
 from specbench.analysis.findings.configs import POSITIONS
 from specbench.config.drafts import DRAFT_KINDS
-from specbench.config.server import WITHOUT, ServerConfig, check_server
+from specbench.config.server import BY_TEXT, WITHOUT, ServerConfig, check_server
 from specbench.config.verbs import ChooseConfig
 from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import UserError
@@ -44,7 +44,7 @@ def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
             f"start={config.start}: dtype={asked.dtype}: its files hold weights in {stored}, which rounds otherwise"
         )
     with started(asked, progress.say) as servers, told_of_its_end(servers):
-        told = replace(config, start=None, dtype=asked.dtype, threads=asked.threads)
+        told = replace(as_it_reads(config), start=None, dtype=asked.dtype, threads=asked.threads)
         drafting = servers.drafting()
         told = replace(told, engine=config.engine or drafting.engine, flags=config.flags or drafting.flags)
         if servers.side_by_side():
@@ -57,6 +57,11 @@ def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
         plain = servers.plain()
         alone = replace(told, url=plain.url, flags=plain.flags, gamma=None, label=WITHOUT)
         return [*found, *measure(alone, progress, servers.stop, servers.device)]
+
+
+def as_it_reads(config: ServerConfig) -> ServerConfig:
+    """`config` as the engine that it starts can be asked: servers of `BY_TEXT` know no ids, and count whole answers."""
+    return replace(config, send="text", stream=False) if config.start in BY_TEXT else config
 
 
 @contextmanager

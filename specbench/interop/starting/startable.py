@@ -1,4 +1,4 @@
-"""How each engine is found on this machine and called: vLLM, llama.cpp's server, OpenVINO GenAI's Python pipeline.
+"""How each engine is found on this machine and called: vLLM, llama.cpp, OpenVINO GenAI, transformers, llama-cpp-python.
 
 To add an engine: a function from `Work` to `Call`, and a `Startable` in `STARTABLE`. The draft's settings are printed
 by `recommend --for` (`serving.settings`); the settings added here make two servers comparable: the same weights in the
@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -23,6 +24,7 @@ from specbench.interop.serving.settings.engines import ENGINES
 from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Weights
 from specbench.interop.starting import openvino_server
 from specbench.interop.starting.converted_weights import folder_of, gguf_of, ir_of
+from specbench.interop.starting.hub_cache import hub_cache
 from specbench.interop.starting.process import DIRECT, Say
 
 MODEL = "target"  # what the servers call it
@@ -50,11 +52,15 @@ class Work:
 
 @dataclass(frozen=True)
 class Call:
-    """A command, with what it needs in its environment, and the settings of its draft as `--for` prints them."""
+    """A command, with what it needs in its environment, and the settings of its draft as `--for` prints them.
+
+    file: a file that it reads, as records tell it: name and content.
+    """
 
     command: Sequence[str]
     settings: Mapping[str, Any] = field(default_factory=dict)
     environment: Mapping[str, str] = field(default_factory=dict)
+    file: str = ""
 
 
 @dataclass(frozen=True)
@@ -62,10 +68,12 @@ class Startable:
     """An engine that is started here.
 
     variable: the environment variable that names the program. `find` looks for it elsewhere.
-    version: the page of a server that tells it, and the field.
+    version: the page of a server that tells it, and the field; or, if the program is a Python, its package.
     weighs: memory of a server, about so many times the bytes of its weights.
     on_gpus: whether it takes a GPU if there is one.
     stores: by dtype the dtype of the weights in its files, if these have no such numbers.
+    ready: the page that is answered once it serves.
+    drafts: kinds of drafts that its server has options for.
     """
 
     name: str
@@ -74,11 +82,13 @@ class Startable:
     install: str
     find: Callable[[], str | None]
     call: Callable[[str, Work, Say], Call]
-    version: tuple[str, str]
+    version: tuple[str, str] | str
     weighs: float
     dtypes: Sequence[str] = ("float32", "bfloat16", "float16")
     on_gpus: bool = True
     stores: Mapping[str, str] = field(default_factory=dict)
+    ready: str = "/health"
+    drafts: Sequence[str] = ("model", "lookup")
 
     def program(self) -> str | None:
         """The program's path, from `variable` or found elsewhere; None if it is not installed.
@@ -103,20 +113,26 @@ class Startable:
         return found
 
     def version_of(self, address: str) -> str:
-        """The engine with its version, if the server at `address` reports it."""
-        page, name = self.version
-        try:
-            with DIRECT.open(f"{address}{page}", timeout=30) as answer:
-                told = border.parse(answer.read(LARGEST), dict[str, Any]).get(name)
-        except (OSError, ValueError, http.client.HTTPException):
-            told = None
-        return f"{self.title} {told}" if isinstance(told, str) and told.isprintable() else self.title
+        """The engine with its version, if the server at `address`, or its package, reports it."""
+        if isinstance(self.version, str):
+            told: object = _installed(self.require(), self.version)
+        else:
+            page, name = self.version
+            try:
+                with DIRECT.open(f"{address}{page}", timeout=30) as answer:
+                    told = border.parse(answer.read(LARGEST), dict[str, Any]).get(name)
+            except (OSError, ValueError, http.client.HTTPException):
+                told = None
+        return f"{self.title} {told}" if told and isinstance(told, str) and told.isprintable() else self.title
 
 
 def settings_of(engine: str, drafting: Recommended | None) -> dict[str, Any]:
     """The settings of a draft. Raises UserError if the engine has none for it."""
     if drafting is None:
         return {}
+    known = STARTABLE[engine]
+    if drafting.kind not in known.drafts:
+        raise UserError(f"start={engine}: {known.title} has no option for draft={drafting.kind}")
     try:
         return dict(ENGINES[engine].settings(drafting).values)
     except NotExpressible as reason:
@@ -203,8 +219,50 @@ def ends_of(folder: Path) -> list[int]:
     return []
 
 
-def _python_with(package: str) -> str | None:
-    return sys.executable if find_spec(package) is not None else None
+# transformers' own server. Its settings for a draft are those of `generate`, which it reads beside the weights.
+DRAWN = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # unless a request says temperature 0
+
+
+def transformers(program: str, work: Work, say: Say) -> Call:
+    """`transformers serve`. It lists and serves the models of a hub's cache, so the weights are linked into one."""
+    settings = settings_of("transformers", work.drafting)
+    folder = folder_of(work.target)
+    ends = {"eos_token_id": found} if (found := ends_of(folder)) else {}
+    generation = {**ends, **settings.get("generate", {}), **DRAWN}
+    command = [
+        program, "-m", "transformers.cli.transformers", "serve", MODEL, "--host", "127.0.0.1",
+        "--port", str(work.port), "--dtype", work.dtype,
+    ]  # fmt: skip
+    cache = str(hub_cache(folder, MODEL, generation))
+    environment = {"HF_HUB_CACHE": cache, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": str(work.threads)}
+    return Call(command, settings, environment, f"generation_config.json: {json.dumps(generation)}")
+
+
+# llama-cpp-python's server.
+def llama_cpp_python(program: str, work: Work, say: Say) -> Call:
+    """`python -m llama_cpp.server` on the same file as `llama-server`; of drafts it has prompt lookup."""
+    settings = settings_of("llama-cpp-python", work.drafting)
+    threads, cache = str(work.threads), {"float32": "0", "bfloat16": "30", "float16": "1"}[work.dtype]
+    command = [
+        program, "-m", "llama_cpp.server", "--model", gguf_of(work.target, work.dtype, say), "--model_alias", MODEL,
+        "--host", "127.0.0.1", "--port", str(work.port), "--n_ctx", str(work.longest), "--n_threads", threads,
+        "--n_threads_batch", threads, "--type_k", cache, "--type_v", cache, "--n_gpu_layers", "-1",
+    ]  # fmt: skip
+    return Call([*command, *as_flags(settings)], settings)
+
+
+def _python_with(*packages: str) -> str | None:
+    return sys.executable if all(find_spec(package) is not None for package in packages) else None
+
+
+def _installed(python: str, package: str) -> str:
+    """The version of a package of another Python; '' if it has none."""
+    ask = f"import importlib.metadata; print(importlib.metadata.version({package!r}))"
+    try:
+        told = subprocess.run([python, "-c", ask], capture_output=True, text=True, timeout=60, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return told.stdout.strip()
 
 
 STARTABLE = {engine.name: engine for engine in (
@@ -220,5 +278,16 @@ STARTABLE = {engine.name: engine for engine in (
         "openvino", "OpenVINO GenAI", "SPECBENCH_OPENVINO", "pip install openvino-genai; the program is that Python",
         lambda: _python_with("openvino_genai"), openvino, ("/engine", "version"), 2.5, on_gpus=False,
         stores={"bfloat16": "float16"},
+    ),
+    Startable(
+        "transformers", "transformers serve", "SPECBENCH_TRANSFORMERS",
+        "pip install 'transformers[serving]'; the program is that Python",
+        lambda: _python_with("fastapi", "uvicorn", "openai"), transformers, "transformers", 1.5, drafts=("lookup",),
+    ),
+    Startable(
+        "llama-cpp-python", "llama-cpp-python", "SPECBENCH_LLAMA_CPP_PYTHON",
+        "pip install 'llama-cpp-python[server]'; the program is that Python",
+        lambda: _python_with("llama_cpp", "fastapi", "uvicorn"), llama_cpp_python, "llama-cpp-python", 1.5,
+        ready="/v1/models", drafts=("lookup",),
     ),
 )}  # fmt: skip

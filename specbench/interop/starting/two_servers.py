@@ -145,12 +145,13 @@ class Servers:
         self.say(f"{name}: starting on port {port}; log: {log}")
         process = Process(name, call.command, log, {**call.environment, **self._environment})
         try:
-            process.wait_until_ready(f"http://127.0.0.1:{port}/health", asked.ready_s, self.say)
+            process.wait_until_ready(f"http://127.0.0.1:{port}{self.startable.ready}", asked.ready_s, self.say)
         except BaseException:
             process.stop()
             raise
         version = self.startable.version_of(f"http://127.0.0.1:{port}")
-        return Serving(f"http://127.0.0.1:{port}/v1", MODEL, version, as_told(call.command, port), log, process)
+        told = " ; ".join(filter(None, (as_told(call.command, port), call.file)))
+        return Serving(f"http://127.0.0.1:{port}/v1", MODEL, version, told, log, process)
 
     def _needs(self, drafting: bool) -> float:
         """Bytes that a server takes, about."""

@@ -9,7 +9,7 @@ import pytest
 
 from specbench.cli.other_engines import print_checked
 from specbench.config.model import ModelConfig
-from specbench.config.server import ServerConfig
+from specbench.config.server import BY_TEXT, STARTED, ServerConfig
 from specbench.config.verbs import ChooseConfig
 from specbench.interop.server.measure_server import run_id_of
 from specbench.interop.server.two_clients import Servers as Measured
@@ -92,6 +92,12 @@ def test_servers_that_do_not_fit_beside_each_other_are_measured_alone(
     drafting, alone = toy
     assert drafting.plain is None and alone.plain is None and alone.label == "none" and alone.gamma is None
     assert alone.flags is not None and alone.flags.endswith("--plain")
+
+
+@pytest.mark.parametrize("engine", STARTED)
+def test_an_engine_that_reads_text_is_sent_text_and_asked_for_whole_answers(engine: str) -> None:
+    told = starting.as_it_reads(ServerConfig(start=engine))
+    assert (told.send, told.stream) == (("text", False) if engine in BY_TEXT else ("auto", True))
 
 
 def ranking(*rows: dict[str, Any]) -> dict[str, Any]:

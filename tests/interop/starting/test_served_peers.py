@@ -16,8 +16,8 @@ from specbench.bench.long_prompts import PEER_LENGTHS
 from specbench.bench.peers import Peer, Work
 from specbench.cli import main
 from specbench.config.model import ModelConfig, weights_folder
-from specbench.config.server import STARTED
-from specbench.config.verbs import BenchConfig
+from specbench.config.server import BY_TEXT, STARTED
+from specbench.config.verbs import SERVED, BenchConfig
 from specbench.engine.session import Prompt
 from specbench.errors import UserError
 from specbench.interop.server.client import Client
@@ -200,5 +200,5 @@ def test_a_peer_that_is_not_installed_is_told_before_models_load(
     assert "peers=vllm: vLLM is not found; install it (" in said and "SPECBENCH_VLLM" in said
 
 
-def test_every_engine_that_is_started_is_a_peer() -> None:
-    assert {*STARTED} == {*STARTABLE}
+def test_every_engine_that_is_started_and_reads_ids_is_a_peer() -> None:
+    assert {*STARTED} == {*STARTABLE} and {*SERVED} == {*STARTED} - {*BY_TEXT}

@@ -1,5 +1,7 @@
 """The two servers of a target: found, started, side by side or in turn, and each mistake in one line."""
 
+import json
+import re
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
@@ -151,6 +153,10 @@ def test_weights_that_are_nowhere_are_told(asked: Asked, monkeypatch: pytest.Mon
 @pytest.mark.parametrize("kind", ["model", "lookup"])
 @pytest.mark.parametrize("engine", STARTABLE)
 def test_each_has_the_settings_that_are_printed_for_it(engine: str, kind: str) -> None:
+    if kind not in STARTABLE[engine].drafts:
+        with pytest.raises(UserError, match=f"start={engine}: .* has no option for draft={kind}"):
+            settings_of(engine, candidate(kind, 1.0))
+        return
     settings = settings_of(engine, candidate(kind, 1.0))
     assert settings and settings_of(engine, None) == {}
     words = as_flags(settings)
@@ -159,7 +165,7 @@ def test_each_has_the_settings_that_are_printed_for_it(engine: str, kind: str) -
         settings_of(engine, replace(candidate(kind), rule="lenient"))
 
 
-@pytest.mark.parametrize("engine", STARTABLE)
+@pytest.mark.parametrize("engine", [name for name, one in STARTABLE.items() if "model" in one.drafts])
 def test_an_option_of_the_draft_that_no_engine_has_is_told(engine: str) -> None:
     own = {"match": 2, "vocabulary": "same", "path": "x", "cache_dir": "y", "confidence": None}
     assert settings_of(engine, replace(candidate("model"), options=own))
@@ -175,6 +181,55 @@ def test_vllm_is_bound_to_processors_that_it_may_use(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(startable, "processors", lambda threads: [3, 5][:threads])
     work = Work(TARGET, None, "float32", 64, 2, 1)
     assert startable.vllm("vllm", work, print).environment["VLLM_CPU_OMP_THREADS_BIND"] == "3,5"
+
+
+@pytest.mark.parametrize("drafting", [None, candidate("lookup")])
+def test_transformers_serves_a_cache_with_the_settings_beside_the_weights(
+    drafting: Recommended | None, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from huggingface_hub import scan_cache_dir, snapshot_download
+
+    from specbench.interop.starting import hub_cache, startable
+
+    monkeypatch.setattr(hub_cache, "own_cache", lambda: tmp_path / "cache")
+    weights = tmp_path / "weights"
+    weights.mkdir()
+    own = '{"eos_token_id": 7, "top_k": 50}'
+    for name, content in {"config.json": "{}", "generation_config.json": own, "model.safetensors": "W"}.items():
+        (weights / name).write_text(content)
+    for _ in range(2):  # the second start finds the cache of the first
+        call = startable.transformers("python", Work(Weights(str(weights)), drafting, "float32", 64, 2, 1), print)
+    (listed,) = scan_cache_dir(cache := call.environment["HF_HUB_CACHE"]).repos
+    assert listed.repo_id == startable.MODEL == call.command[4]
+    there = Path(snapshot_download(startable.MODEL, cache_dir=cache, local_files_only=True))
+    assert (there / "model.safetensors").read_text() == "W"
+    generation = json.loads((there / "generation_config.json").read_text())
+    assert generation["eos_token_id"] == [7] and generation["do_sample"] and generation["top_k"] == 0
+    assert generation.get("prompt_lookup_num_tokens") == (None if drafting is None else 3)
+    assert json.dumps(generation) in call.file, "the record tells it"
+    assert (weights / "generation_config.json").read_text() == own
+
+
+def test_llama_cpp_python_has_the_settings_and_one_cache_dtype(monkeypatch: pytest.MonkeyPatch) -> None:
+    from specbench.interop.starting import startable
+
+    monkeypatch.setattr(startable, "gguf_of", lambda weights, dtype, say: f"/x/{dtype}.gguf")
+    for dtype, number in (("float32", "0"), ("float16", "1"), ("bfloat16", "30")):  # of GGML's types
+        command = startable.llama_cpp_python(
+            "python", Work(TARGET, candidate("lookup"), dtype, 64, 2, 1), print
+        ).command
+        told = dict(zip(command[3::2], command[4::2], strict=True))
+        assert told["--type_k"] == told["--type_v"] == number and told["--model"] == f"/x/{dtype}.gguf"
+        assert told["--draft_model_num_pred_tokens"] == "3"
+
+
+def test_the_version_of_a_package_is_that_of_its_own_python(asked: Asked, tmp_path: Path) -> None:
+    toy = STARTABLE["toy"]
+    assert re.fullmatch(r"Toy \d[\w.]*", replace(toy, version="pytest").version_of("http://127.0.0.1:1"))
+    assert replace(toy, version="no-such-package").version_of("http://127.0.0.1:1") == "Toy"
+    broken = tmp_path / "python"
+    broken.write_text("no program")
+    assert replace(toy, version="pytest", find=lambda: str(broken)).version_of("http://127.0.0.1:1") == "Toy"
 
 
 @pytest.mark.parametrize(

@@ -285,6 +285,18 @@ def _gguf(weights: Weights) -> str:
     return weights.place if weights.place.endswith(".gguf") else f"{PurePath(weights.place).name}.gguf"
 
 
+# llama-cpp-python: flags of `python -m llama_cpp.server`.
+def llama_cpp_python(wanted: Recommended) -> Settings:
+    """Its prompt lookup."""
+    values = {"--draft_model": "prompt-lookup-decoding", "--draft_model_num_pred_tokens": wanted.gamma}
+    notes = [
+        "FILE.gguf: made from the weights by convert_hf_to_gguf.py; quantised weights have another α", LOOKUP_DIFFERS,
+        "its matches are of 2 tokens, then of 1; no option changes that",
+    ]  # fmt: skip
+    command = shell(["python3", "-m", "llama_cpp.server"], ["--model", _gguf(wanted.target)], *flags(values))
+    return Settings(command, values, notes=notes)
+
+
 # OpenVINO GenAI: its Python pipeline. Models are folders that `optimum-cli export openvino` writes.
 def openvino(wanted: Recommended) -> Settings:
     """`LLMPipeline` with a draft model, or with prompt lookup; and keywords of `generate`."""
@@ -385,6 +397,11 @@ ENGINES = {engine.name: engine for engine in (
     ServingEngine(
         "openvino", "OpenVINO GenAI", "2026.4.1", "https://openvinotoolkit.github.io/openvino.genai/docs/guides/",
         openvino, ("exact", "onehot"), decoder_only="OpenVINO GenAI",
+    ),
+    ServingEngine(
+        "llama-cpp-python", "llama-cpp-python", "0.3.36 (llama_cpp/server/settings.py)",
+        "https://llama-cpp-python.readthedocs.io/en/latest/", llama_cpp_python, ("exact", "onehot"), kinds=("lookup",),
+        decoder_only="llama-cpp-python",
     ),
     ServingEngine(
         "tensorrt-llm", "TensorRT-LLM", "main at 000439672 (tensorrt_llm/llmapi/llm_args.py)",
