@@ -168,7 +168,7 @@ typedef struct {
     int64_t rows, group; /* query heads of a token come one after another */
     float *query, *scores, *turned, *laid, *mixed, *out, *highest, *sum;
     Weighed *of; Sight *sights;
-    int64_t known; /* rows whose sights are those of the tile before */
+    int64_t known; /* rows that see what they saw in the tile before */
 } Tile;
 
 /* Floats that `attend_blocks` needs in a thread. */
@@ -337,9 +337,9 @@ static Tile tile_in(const Instruction *it, float *scratch) {
     return tile;
 }
 
-/* What this thread reads of attention: tiles as a whole, whose results it writes, of which it claims one after another, those
-   of a text's last tokens first, which take longest; or if threads share a tile its own part of the blocks, whose results go to
-   `shared`. */
+/* This thread's part of attention. It claims whole tiles, one after another, and writes their results; tiles of a text's
+   last tokens come first, since they take longest. If threads share a tile, it reads its own part of the blocks, and
+   results go to `shared`. */
 static void attend_blocks(const Instruction *it, const Step *step, const float *q, float *out, float *scratch, float *shared,
                           int64_t *claimed, int thread, int threads) {
     int64_t group = it->heads / it->key_heads, d = it->inner, width = filled_channels(d), number = 0, mine = -1;

@@ -109,7 +109,7 @@ static void load_rows(const Work *w) {
     }
 }
 
-/* Rows of a packed table by the ids of new tokens; NaN where it has no such row. */
+/* Rows of a packed table by the ids of new tokens; NaN if it has no such row. */
 static void gather_rows(const Work *w) {
     const Instruction *it = w->it;
     const int64_t s = it->short_floats, even = filled_up(it->width);
