@@ -41,7 +41,7 @@ class StepsOfRows(Protocol):
 class RowsRead(NamedTuple):
     """What a run reads: the new tokens of B rows, where they stand, and the buffers.
 
-    New keys and values are written to `own`, the buffers of self-attention; `of_source` are those of cross-attention.
+    New keys and values are written to `own`, the buffers of self-attention; `of_source`, of cross-attention.
     """
 
     ids_BL: Tensor

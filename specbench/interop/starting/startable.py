@@ -219,7 +219,7 @@ def ends_of(folder: Path) -> list[int]:
     return []
 
 
-# transformers' own server. Its settings for a draft are those of `generate`, which it reads beside the weights.
+# transformers' own server. A draft's settings are `generate`'s, which it reads beside the weights.
 DRAWN = {"do_sample": True, "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # unless a request says temperature 0
 
 
