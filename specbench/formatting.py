@@ -43,7 +43,7 @@ def interval_of(row: Mapping[str, Any], name: str, prefix: str = "", digits: int
     return interval(row.get(name), low, high, digits)
 
 
-TOO_FEW = "too few prompts for an interval"
+TOO_FEW = "too few prompts or tokens"
 FEWEST, WIDE, WIDEST = 3, 10, 1e6  # prompts; times its low bound: of so few prompts, and of any number
 
 

@@ -22,11 +22,11 @@ def test_numbers_and_intervals_have_a_dash_where_there_is_none() -> None:
 @pytest.mark.parametrize(
     ("prompts", "low", "high", "said"),
     [
-        (2, 0.01, 300.0, "2.00 (too few prompts for an interval)"),
-        (2, 0.0, 1.0, "2.00 (too few prompts for an interval)"),
+        (2, 0.01, 300.0, "2.00 (too few prompts or tokens)"),
+        (2, 0.0, 1.0, "2.00 (too few prompts or tokens)"),
         (2, 1.9, 2.1, "2.00 [1.90, 2.10]"),  # two prompts that agree
         (3, 0.01, 300.0, "2.00 [0.01, 300.00]"),
-        (4, 2e-9, 6127047.5, "2.00 (too few prompts for an interval)"),  # completions of one token
+        (4, 2e-9, 6127047.5, "2.00 (too few prompts or tokens)"),  # completions of one token
         (4, 0.0, 0.9, "2.00 [0.00, 0.90]"),  # a share may be 0
         (nan, 0.01, 300.0, "2.00 [0.01, 300.00]"),
         (2, None, None, "2.00"),

@@ -194,9 +194,12 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         best = [] if cut_short else table.ranked[: config.verify]
         if engines is not None and best:
             progress.say(f"decoding with γ={','.join(str(one.gamma) for one in best)} and without a draft")
-        verified = verify(engines, best, scored) if engines is not None and best else []
+        verified, unchecked = list[Verified](), None
+        try:
+            verified = verify(engines, best, scored) if engines is not None and best else []
+        except KeyboardInterrupt:  # the ranking is not lost by it
+            unchecked = _unchecked(0, len(best))
     candidates = {one.name: one for one in scored.candidates}
-    unchecked: str | None = None
     if engines is None and not cut_short:  # each run takes the device for itself
         # The proof is on the prompts of the prediction, unless the user names how many.
         limit = configs[0].limit or len(scored.sample.texts)
@@ -208,10 +211,8 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         for batch, one in checks:
             try:
                 verified.append(_verify(proved[one.draft], one, candidates[one.draft].names(), progress, batch))
-            except KeyboardInterrupt:  # the ranking is not lost by it
-                unchecked = (
-                    f"interrupted: {len(verified)} of {with_noun(len(checks), 'run')} that check the ranking done"
-                )
+            except KeyboardInterrupt:
+                unchecked = _unchecked(len(verified), len(checks))
                 break
     surroundings = environment()
     alphas = alpha_rows(scored, hardware(surroundings, config.device))
@@ -312,6 +313,11 @@ def of_simulated_costs(candidates: Sequence[LoadedCandidate]) -> list[str]:
         for part in one.config.draft.levels()
         if isinstance(part, QuantisedConfig) and cost_is_simulated(part, one.parts.engine)
     ]
+
+
+def _unchecked(done: int, of: int) -> str:
+    """What Ctrl-C leaves of the checks of a ranking."""
+    return f"interrupted: {done} of {with_noun(of, 'check')} of the ranking done"
 
 
 def _of_starts(one: Prediction, starts: Mapping[str, Starts]) -> WithPrompts:

@@ -126,7 +126,7 @@ def job(form: str, config: BenchConfig) -> None:
     short = "-".join(name for name in (name_of(config.target), config.draft.label(), at) if name)
     name = file_name(f"bench-{short}", f"-{parts.device.type}-{run.dtype}")
 
-    def keep(rows: list[BenchRow]) -> tuple[Path, Path]:
+    def keep(rows: list[BenchRow], name: str) -> tuple[Path, Path]:
         document: BenchDocument = {
             "schema_version": SCHEMA_VERSION,
             "command": f"specbench bench {' '.join(sys.argv[1:])}".strip(),
@@ -145,13 +145,12 @@ def job(form: str, config: BenchConfig) -> None:
 
     earlier = saved_document(folder / f"{name}.json", BenchDocument)
     before = 0 if earlier is None else len(earlier["rows"])
-    so_far: list[BenchRow] = []
+    so_far, unfinished = list[BenchRow](), f"{name}-unfinished"
 
     def keep_so_far(rows: list[BenchRow]) -> None:
-        """Write the rows of the parts that are timed, unless an earlier benchmark has more."""
+        """Write the rows of the parts that are timed; beside an earlier benchmark, if that has more."""
         so_far[:] = rows
-        if len(rows) >= before:
-            keep(rows)
+        keep(rows, unfinished if len(rows) < before else name)
 
     with translated_errors(run):
         reason = why_step_by_step(parts.draft, parts.prompts[0], config.gammas, config.max_new_tokens)
@@ -163,8 +162,10 @@ def job(form: str, config: BenchConfig) -> None:
         try:
             rows = bench(setup, to_stderr, keep_so_far)
         except KeyboardInterrupt as stop:
-            raise KeyboardInterrupt(_interrupted(folder / f"{name}.json", len(so_far), before)) from stop
-    files = keep(rows)
+            raise KeyboardInterrupt(_interrupted(folder, name, unfinished, len(so_far), before)) from stop
+    files = keep(rows, name)
+    for ending in ("json", "md"):
+        (folder / f"{unfinished}.{ending}").unlink(missing_ok=True)
     print_rows(form, to_json(rows), lambda: print(table(rows)))
     if contended := sum(row.disturbed_by is not None for row in rows):
         print(
@@ -175,10 +176,9 @@ def job(form: str, config: BenchConfig) -> None:
     print(f"written: {files[0]}, {files[1]}", file=aside(form))
 
 
-def _interrupted(file: Path, rows: int, before: int) -> str:
-    """What Ctrl-C leaves of a benchmark: `rows` are timed, and an earlier one in `file` had `before`."""
-    again = "the same command times all parts again, parts=LETTERS some of them"
-    if rows >= max(before, 1):
-        return f"interrupted; {with_noun(rows, 'row, is')} in {file}; {again}"
-    left = f"{file} is as an earlier benchmark left it, with {with_noun(before, 'row')}; " if before else ""
-    return f"interrupted; {left}{again}"
+def _interrupted(folder: Path, name: str, unfinished: str, rows: int, before: int) -> str:
+    """What Ctrl-C leaves of a benchmark: `rows` are timed, and an earlier one of this `name` had `before`."""
+    file, other = folder / f"{name}.json", folder / f"{unfinished}.json"
+    kept = f"{with_noun(rows, 'row, is')} in {file if rows >= before else other}; " if rows else ""
+    left = f"{file} is as an earlier benchmark left it, with {with_noun(before, 'row')}; " if before > rows else ""
+    return f"interrupted; {kept}{left}the same command times all parts again, parts=LETTERS some of them"

@@ -113,11 +113,17 @@ def job(
     if len(by_context := of_contexts(configs)) > 1:
         if picture is not None or requested(options) or engine is not None:
             raise UserError("context: --picture, --for and engine= go with one context; give one")
-        ranked = [api.rank(group) for group in by_context]
+        ranked = []
+        for group in by_context:
+            ranked.append(api.rank(group))
+            if ranked[-1].record.get("interrupted"):
+                break
         for one in ranked if form == "table" else ():
             draw(one.record)
         compare_contexts(form, [one.record for one in ranked])
         print(f"records: {', '.join(str(one.file) for one in ranked)}", file=aside(form))
+        if ranked[-1].record.get("interrupted"):
+            raise KeyboardInterrupt("interrupted: the last context is not whole; the same command measures it again")
         return
     there = engines_to_check_in(options, configs[0].verify, engine)
     found = api.rank([replace(one, verify=0) for one in configs] if there else configs, engine=engine)

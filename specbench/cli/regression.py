@@ -13,6 +13,7 @@ from specbench.cli.changed import NAMES, contradictory, measured, numbers, perce
 from specbench.cli.formats import print_rows
 from specbench.cli.options import Options, to_stderr
 from specbench.errors import UserError
+from specbench.nouns import with_noun
 from specbench.records.catalog import Catalog
 from specbench.records.run_record import Row
 from specbench.report.console import plain_table, wide_console
@@ -187,8 +188,8 @@ def _own_speed(found: "Comparison") -> list[str]:
         return []
     of = f"{min(changed):.2f} to {max(changed):.2f}" if len(changed) > 1 else f"{changed[0]:.2f}"
     return [
-        f"{len(changed)} records whose target alone takes {of} times as long per step as in the baseline: the machine "
-        "or the engine changed its speed; their c, v and speedup count as moved only beyond that factor"
+        f"{with_noun(len(changed), 'record')} whose target alone takes {of} times as long per step as in the baseline: "
+        "the machine or the engine changed its speed; their c, v and speedup count as moved only beyond that factor"
     ]
 
 

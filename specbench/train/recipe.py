@@ -144,8 +144,8 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
     minutes = recipe.optim.max_minutes
     clock = Clock(output / SECONDS, None if minutes is None else 60 * minutes)
     trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output, clock)
+    trainer.add_callback(MarksWhole())  # first: a time that is over ends the training at a whole checkpoint
     trainer.add_callback(clock)
-    trainer.add_callback(MarksWhole())
     return _Begun(held, tokenizer, model, target, train_set, trainer, clock)
 
 

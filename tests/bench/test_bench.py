@@ -219,8 +219,15 @@ def test_ctrl_c_says_where_the_rows_are_and_replaces_no_fuller_benchmark(
     assert (code, rows) == (130, ["a"])
     assert said == f"specbench: interrupted; 1 row is in {file}; {again}"
     assert timed("ag")[0::2] == (0, ["a", "g"])
-    kept = f"specbench: interrupted; {file} is as an earlier benchmark left it, with 2 rows; {again}"
-    assert timed("ab") == (130, kept, ["a", "g"])
+    beside = file.with_stem(f"{file.stem}-unfinished")
+    kept = f"1 row is in {beside}; {file} is as an earlier benchmark left it, with 2 rows"
+    code, said, _ = timed("ab")
+    assert (code, said) == (130, f"specbench: interrupted; {kept}; {again}")
+    assert [[row["part"] for row in json.loads(one.read_text())["rows"]] for one in (file, beside)] == [
+        ["a", "g"],
+        ["a"],
+    ]
+    assert timed("ag")[0::2] == (0, ["a", "g"])
 
 
 def _one_row(timed: list[str], letter: str, setup: Bench) -> list[Row]:

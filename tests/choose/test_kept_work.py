@@ -177,7 +177,7 @@ def test_ctrl_c_in_a_run_that_checks_the_ranking_keeps_the_ranking(
         patch.setattr(ranking, "execute", second_is_stopped)
         assert main(call) == 130
     out, err = capfd.readouterr()
-    assert "interrupted: 1 of 2 runs that check the ranking done" in out and "measured by real runs" in out
+    assert "interrupted: 1 of 2 checks of the ranking done" in out and "measured by real runs" in out
     assert "the ranking is whole, but not checked by all runs; the same command measures again" in err.splitlines()[-1]
     (file,) = (tmp_path / "results" / "recommend").glob("*.json")
     record = json.loads(file.read_text())
