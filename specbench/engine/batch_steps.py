@@ -34,7 +34,7 @@ class StepsOfRows(Protocol):
         ...
 
     def run(self, rows: "RowsRead") -> Tensor:
-        """Logits [B, L, V], or with `last_row` [B, 1, V] of the last token."""
+        """Logits [B, L, V]; with `last_row` nothing of use: only the caches count."""
         ...
 
 
@@ -49,7 +49,7 @@ class RowsRead(NamedTuple):
     source_lengths: Sequence[int]
     own: Sequence[Tensor]
     of_source: Sequence[Tensor]
-    last_row: bool  # whether only the last token's logits count
+    last_row: bool  # whether it reads a prompt, whose logits nobody needs
 
 
 class BatchableModel(Protocol):
@@ -145,7 +145,7 @@ class EagerSteps:
 class CapturedSteps:
     """Captured steps: one for a single row, another for any number of rows."""
 
-    most_of_prompt: int | None = None  # how many tokens are read at once at most, if only the last one's logits count
+    most_of_prompt: int | None = None  # how many tokens of a prompt are read at once at most
 
     def __init__(self, alone: Program, several: Program) -> None:
         self._programs = alone, several

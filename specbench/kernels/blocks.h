@@ -146,7 +146,8 @@ static __attribute__((noinline)) void add_block(int64_t rows, float *highest, fl
                                                 int64_t width) {
     float most[ADDED], factors[LANES];
     for (int64_t r = 0; r < ADDED; r++) {
-        float before = r < rows ? highest[r] : 0, now = r < rows ? of[r].highest : -INFINITY;
+        int sees = r < rows && of[r].highest > -INFINITY; /* else both may be -INFINITY, and their difference is no number */
+        float before = sees ? highest[r] : 0, now = sees ? of[r].highest : -INFINITY;
         most[r] = now > before ? now : before;
         factors[r] = before - most[r], factors[ADDED + r] = now - most[r];
     }

@@ -31,7 +31,8 @@ typedef struct { int64_t at, column, stride; } Ref;
    SPREAD     x [inner], whose column i goes to column weight[i] (-1: nowhere); minus infinity elsewhere
    ROTATE     x times y, plus columns `weight` of x times z; y and z are repeated with `period`
 
-   `outside` numbers a part's tensors, and `slots` and `bias_...` its sizes. With `barrier` all threads wait after it. */
+   `outside` numbers a part's tensors, and `slots` and `bias_...` its sizes. With `barrier` all threads wait after it,
+   unless each runs some rows from one attention to the next (step.h). */
 typedef struct {
     int64_t op, width, inner, heads, key_heads, short_floats, barrier, centred;
     int64_t outside[4]; /* numbers of tensors from outside: what they are depends on the operation */

@@ -113,16 +113,16 @@ static void load_rows(const Work *w) {
 static void gather_rows(const Work *w) {
     const Instruction *it = w->it;
     const int64_t s = it->short_floats, even = filled_up(it->width);
-    EACH_PART(w->step)
-        for (int64_t r = 0; r < part->rows; r++) {
-            const int64_t row = ((const int64_t *)part->outside[it->outside[0]])[r], is_there = (uint64_t)row < (uint64_t)it->inner;
-            float *to = w->out + (first_row + r) * it->out.stride;
-            for (int64_t i = w->first; i < w->end; i++) {
-                int64_t at = is_there ? row / BLOCK * BLOCK * even + place(i, row % BLOCK, s) : 0;
-                float v = s ? wide(((const uint16_t *)it->weight)[at]) : ((const float *)it->weight)[at];
-                to[i] = is_there ? v : NAN;
-            }
+    EACH_ROW(w) {
+        const int64_t row = ((const int64_t *)part->outside[it->outside[0]])[r], is_there = (uint64_t)row < (uint64_t)it->inner;
+        const int64_t block = is_there ? row / BLOCK * BLOCK * even : 0, j = is_there ? row % BLOCK : 0;
+        float *to = w->out + at * it->out.stride;
+        for (int64_t i = w->first; i < w->end; i++) {
+            int64_t from = block + place(i, j, s);
+            float v = s ? wide(((const uint16_t *)it->weight)[from]) : ((const float *)it->weight)[from];
+            to[i] = is_there ? v : NAN;
         }
+    }
 }
 
 static void store_rows(const Work *w) {

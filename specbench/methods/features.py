@@ -69,4 +69,4 @@ class ReadsFeatures(DraftSession):
         self._features.read(tokens[:-1])
 
     def select(self, path: Sequence[int]) -> None:
-        """Nothing: accepted tokens are read again, with the target's features."""
+        """Nothing: accepted tokens are read with the target's features."""

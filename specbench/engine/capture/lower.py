@@ -76,6 +76,10 @@ class PackedWeights:
             paged.release(weight)
         return self._made[address][1]
 
+    def has(self, weight: Tensor, layout: Callable[[Tensor], Tensor]) -> bool:
+        """Whether `weight` has been laid out so, for another graph."""
+        return (layout, weight.data_ptr(), *weight.shape, *weight.stride()) in self._made
+
     def pairs(self) -> Iterable[tuple[Tensor, Tensor]]:
         """Each weight, and the same in a kernel's layout."""
         return self._made.values()

@@ -300,7 +300,7 @@ def make_step(sizes: Hoisted, module: GraphModule, lowered: Callable[[Any], Call
 
     Args:
         sizes: the first part, and the graph without it.
-        module: `sizes.rest`, or a special case of it (for one token, for the last row).
+        module: `sizes.rest`, or a special case of it (for one token, for caches).
         lowered: makes the last part ready to run.
     """
     # hoist() appends inputs: the results of sizes, which the next two may read, of the source, of the layout.

@@ -193,7 +193,7 @@ class StaticSession(NetworkSession):
         return (self.model.most_rows if self.model.invariant else None) or count
 
     def _read(self, tokens: Tokens, parents: Sequence[int] | None, last_row: bool) -> Tensor:
-        """Logits [L, V] of `tokens`, all read in one step; [1, V] with `last_row`."""
+        """Logits [L, V] of `tokens`, all read in one step; nothing of use with `last_row`."""
         count, model, tree, program = len(tokens), self.model, self._tree, self.model.program
         self._place(tokens, parents)
         rows = count if last_row else max(count, model.rows)

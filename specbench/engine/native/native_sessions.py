@@ -15,7 +15,7 @@ from specbench.engine.eager.network_parts import Part
 from specbench.engine.native.lookups import MOST_CALLS, OfBuffers
 from specbench.engine.native.native_run import BoundCall, Placed, Places
 from specbench.engine.native.passes import Reader
-from specbench.engine.native.prefill import PROMPT_ROWS, LoweredPrompt
+from specbench.engine.native.prefill import LOGITS_ROWS, PROMPT_ROWS, LoweredPrompt
 from specbench.engine.native.rollout import Rollout
 from specbench.engine.native.whole import WholeStep
 from specbench.engine.session import Tokens, require_readable
@@ -50,7 +50,7 @@ class NativeSession(StaticSession):
         count, model = len(tokens), self.model
         step = model.program.one if count == 1 else model.program.several
         plain = parents is None and not self._tree.parents and self.ahead_part is None and not model.state_width
-        plain = plain and model.rows <= count <= PROMPT_ROWS
+        plain = plain and model.rows <= count <= LOGITS_ROWS
         if not (plain and isinstance(step.run, WholeStep)) or isinstance(tokens, Tensor):
             return super().extend(tokens, parents)
         self._make_room(self.length + count)
@@ -68,7 +68,9 @@ class NativeSession(StaticSession):
     def _most_at_once(self, count: int, in_tree: bool, last_row: bool) -> int:
         """How many of `count` tokens or nodes one step reads; our kernels read a long text in parts, to save room."""
         most = super()._most_at_once(count, in_tree, last_row)
-        return most if in_tree or (last_row and not self.model.reads_prompts) else min(most, PROMPT_ROWS)
+        if in_tree or (last_row and not self.model.reads_prompts):
+            return most
+        return min(most, PROMPT_ROWS if last_row else LOGITS_ROWS)
 
     def _ends_with_prompt(self, count: int) -> bool:
         run = self.model.program.prompt.run

@@ -20,6 +20,7 @@ from specbench.engine.operations import kernels
 from specbench.kernels import library
 
 PROMPT_ROWS = 512  # tokens of a text that our kernels read at once: half as many take 2 to 4% longer
+LOGITS_ROWS = 256  # the same where each has logits, which take room
 
 
 class LoweredPrompt:
