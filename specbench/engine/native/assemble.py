@@ -133,8 +133,10 @@ class Assembly(Values):
             self.rows_of = number, 1
         self._has_texts(number)
         op, held = Op.EMBED, weight
-        if is_in_file(weight) and not self._packed.bits_of(weight) and (
-            self._packed.has(weight, LAYOUTS[0]) or self._is_mapped_by(weight)
+        if (
+            is_in_file(weight)
+            and not self._packed.bits_of(weight)
+            and (self._packed.has(weight, LAYOUTS[0]) or self._is_mapped_by(weight))
         ):
             op, held = Op.GATHER, self._packed.of(weight, LAYOUTS[0])  # the head's, so that none of the file is read
         self._write_slot(node, Instruction(op, form.width, inner=len(weight), weight=held, outside=[number]))
