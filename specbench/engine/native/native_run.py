@@ -218,7 +218,8 @@ class BoundCall:
 def run_at_once(calls: Sequence[BoundCall]) -> list[Tensor]:
     """What each of these calls of one program returns, [L, W], from one run over the rows of all.
 
-    Weights are read once for all of them, or, from 64 rows a thread on, once for some rows at a time. A row is summed as in a run of its own, and so the same to the bit.
+    Weights are read once for all of them, or, from 64 rows a thread on, once for some rows at a time. A row is summed
+    as in a run of its own, and so the same to the bit.
     """
     program, threads = calls[0].program, torch.get_num_threads()
     counts = [call.rows for call in calls]
