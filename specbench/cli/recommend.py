@@ -119,7 +119,7 @@ def job(
         compare_contexts(form, [one.record for one in ranked])
         print(f"records: {', '.join(str(one.file) for one in ranked)}", file=aside(form))
         return
-    there = engines_to_check_in(options, configs[0].verify, engine)
+    there = engines_to_check_in(options, configs[0].verify, engine, {one.draft.kind for one in configs})
     found = api.rank([replace(one, verify=0) for one in configs] if there else configs, engine=engine)
     shown = settings_of_engines(found.record, options)
     interrupted = found.record.get("interrupted")
