@@ -22,8 +22,8 @@ from specbench.records.catalog import Catalog
 from specbench.records.served import Answer
 
 COLUMNS = (
-    "engine", "draft", "temperature", "gamma", "alone (ms)", "c", "predicted", "speedup", "speedup_low", "speedup_high",
-    "tokens_per_pass", "drafted", "accepted", "verdict", "z", "tokens", "prompts",
+    "engine", "draft", "temperature", "gamma", "target alone (ms)", "c", "predicted", "speedup", "speedup_low",
+    "speedup_high", "tokens_per_pass", "drafted", "accepted", "verdict", "z", "tokens", "prompts",
 )  # fmt: skip
 
 
@@ -40,11 +40,12 @@ def row(s: dict[str, Any], alone_ms: dict[str, float]) -> dict[str, object]:
     name = f"{s['engine'].partition(' ')[0]}:{s['draft']}"
     c = 0.0 if s["draft"] == "lookup" else alone_ms[name] / step_ms if name in alone_ms else None
     predicted = None
-    if c is not None and s["tokens_per_pass"] and s["lossless"]:
+    counted = c == 0 or (s["drafted"] is not None and s["passes"])
+    if c is not None and counted and s["tokens_per_pass"] and s["lossless"]:
         predicted = s["tokens_per_pass"] / (1 + (c * s["drafted"] / s["passes"] if c else 0))
     verdict = s["verdict"] if s["verified"] or not s["lossless"] else f"not verified ({s['verdict']})"
     numbers = {
-        "alone (ms)": step_ms, "c": c, "predicted": predicted, "speedup": s["speedup_measured"],
+        "target alone (ms)": step_ms, "c": c, "predicted": predicted, "speedup": s["speedup_measured"],
         "speedup_low": s["speedup_low"], "speedup_high": s["speedup_high"], "tokens_per_pass": s["tokens_per_pass"],
         "z": s.get("proof_z"),
     }  # fmt: skip

@@ -6,7 +6,7 @@ Settings are of a new document or of a saved one.
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -71,16 +71,19 @@ def settings_of_engines(document: Mapping[str, Any], options: Mapping[str, str])
     return [settings_for(document, name, schedule) for name in requested(options)]
 
 
-def engines_to_check_in(options: Mapping[str, str], count: int, timed: str | None = None) -> list[str]:
+def engines_to_check_in(
+    options: Mapping[str, str], count: int, timed: str | None = None, kinds: Collection[str] = ()
+) -> list[str]:
     """The engines that `--for` names, if `verify=` asks for checks, that are started and installed here.
 
-    `timed`: the engine that is timed for the ranking instead of our loop. For each other, and where that or our loop is
-    measured because there is none, a line on standard error.
+    `timed`: the engine that is timed for the ranking instead of our loop. `kinds`: of the drafts that are ranked; an
+    engine must be started with one of them. For each other, and if that or our loop is measured because there is none,
+    a line on standard error.
     """
     names = requested(options)
     if count == 0 or not names:
         return []
-    from specbench.interop.starting.startable import STARTABLE
+    from specbench.interop.starting.startable import STARTABLE, kinds_started
 
     found = list[str]()
     for name in dict.fromkeys(names):
@@ -90,6 +93,8 @@ def engines_to_check_in(options: Mapping[str, str], count: int, timed: str | Non
             why = f"is not started here (only {', '.join(STARTED)} are)"
         elif STARTABLE[name].program() is None:
             why = f"is not installed here ({STARTABLE[name].variable} names its program)"
+        elif kinds and not {*kinds} & {*(read := kinds_started(name))}:
+            why = f"is started here with {' or '.join(f'draft={kind}' for kind in read)} only"
         else:
             found.append(name)
             continue
@@ -114,10 +119,13 @@ def in_engines(
 
     rows, failed = list[dict[str, Any]](), None
     for engine in engines:
+        before = len(rows)
         try:
             with Screen(sys.stderr, "asking", "asked {} of {} prompts") as screen:
                 for one in check_in_engine(engine, document, configs[0], configs[0].verify, screen):
                     rows.append(_row(one))
+            if len(rows) == before:
+                print(f"{engine}: none of the ranked candidates can be set there; none is measured", file=sys.stderr)
         except (UserError, MachineError) as error:
             if failed is not None:
                 print(f"specbench: {failed}", file=sys.stderr)

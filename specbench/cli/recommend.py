@@ -125,7 +125,7 @@ def job(
         if ranked[-1].record.get("interrupted"):
             raise KeyboardInterrupt("interrupted: the last context is not whole; the same command measures it again")
         return
-    there = engines_to_check_in(options, configs[0].verify, engine)
+    there = engines_to_check_in(options, configs[0].verify, engine, {one.draft.kind for one in configs})
     found = api.rank([replace(one, verify=0) for one in configs] if there else configs, engine=engine)
     shown = settings_of_engines(found.record, options)
     interrupted = found.record.get("interrupted")

@@ -132,6 +132,18 @@ def check_start(config: ServerConfig) -> None:
     if config.gamma is None:
         raise UserError(f"{key}: gamma is not set; give gamma=N, the number of tokens that it drafts in each pass")
     config.draft.check("draft")
+    if config.start in BY_TEXT:
+        _check_by_text(config, key)
+
+
+def _check_by_text(config: ServerConfig, key: str) -> None:
+    if config.send not in ("auto", "text"):
+        raise UserError(f"send={config.send}: {key} is asked by text; leave it out")
+    if config.task.chat_template:
+        raise UserError(f"task.chat_template=true: {key} is asked by text, without a chat template; leave it out")
+    if config.batch != [1] or config.rates:
+        given = f"rates={config.rates}" if config.rates else f"batch={config.batch}"
+        raise UserError(f"{given}: {key} answers one request at a time; leave it out")
 
 
 def address(url: str) -> str:

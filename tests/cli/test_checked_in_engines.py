@@ -57,6 +57,37 @@ def test_each_engine_that_is_named_is_measured_or_told(
     assert capsys.readouterr().err == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "kinds", "only"),
+    [
+        ("transformers", {"model"}, "draft=lookup only"),
+        ("llama-cpp-python", {"model", "bigram"}, "draft=lookup only"),
+        ("llama.cpp", {"eagle"}, "draft=model or draft=lookup only"),
+        ("transformers", {"model", "lookup"}, None),
+        ("vllm", {"eagle3"}, None),
+    ],
+)
+def test_an_engine_that_drafts_with_none_of_the_ranked_is_told(
+    name: str, kinds: set[str], only: str | None, installed: None, capsys: Capture
+) -> None:
+    assert engines_to_check_in({"for": name}, 3, kinds=kinds) == ([name] if only is None else [])
+    said = capsys.readouterr().err
+    assert said == "" if only is None else f"is started here with {only}; it is not measured\n" in said
+    assert ("our own loop is measured instead" in said) == (only is not None)
+
+
+def test_an_engine_in_which_no_candidate_can_be_set_is_told(monkeypatch: pytest.MonkeyPatch, capsys: Capture) -> None:
+    def check(engine: str, *given: object) -> Iterator[Checked]:
+        if engine == "vllm":
+            yield checked(engine)
+
+    monkeypatch.setattr(starting, "check_in_engine", check)
+    in_engines(["vllm", "transformers"], {}, [ChooseConfig(verify=2)])
+    said = capsys.readouterr().err
+    assert "transformers: none of the ranked candidates can be set there; none is measured\n" in said
+    assert "vllm: none" not in said
+
+
 def test_assisted_generation_that_is_timed_needs_no_line(capsys: Capture) -> None:
     assert engines_to_check_in({"for": "transformers"}, 2, "transformers") == []
     assert capsys.readouterr().err == ""

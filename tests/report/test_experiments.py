@@ -10,6 +10,7 @@ from specbench.report.figures import FIGURES
 from specbench.report.paper import experiment, paper
 from specbench.report.tables import TABLES
 from tests.support.composed import PARTS, SWEEPS, compose
+from tests.support.scripts import loaded
 
 # The twins' common part; part of table3, whose twin covers it; a twin of two tasks in turn.
 ALONE = {"check-mini", "processes", "mini", "table3-lm1b", "online-mini", "online-mini-weak", *PARTS}
@@ -77,3 +78,16 @@ def test_the_command_line_wins_over_an_experiment() -> None:
 def test_files_are_plain_yaml() -> None:
     for file in experiments_dir().glob("*.yaml"):
         assert isinstance(yaml.safe_load(file.read_text(encoding="utf-8")), dict)
+
+
+@pytest.mark.parametrize(("drafted", "passes", "predicted"), [(6, 3, 1.0), (None, 3, None), (None, None, None)])
+def test_a_draft_that_costs_has_no_prediction_without_counts(
+    drafted: int | None, passes: int | None, predicted: float | None
+) -> None:
+    summary = {
+        "engine": "toy 1", "draft": "small", "gamma": 3, "temperature": 0, "tpot_s_baseline": 0.01, "lossless": True,
+        "tokens_per_pass": 2.0, "drafted": drafted, "accepted": None, "passes": passes, "tokens": 6, "prompts": 1,
+        "verdict": "the target's", "verified": True, "speedup_measured": 1.0, "speedup_low": 0.9, "speedup_high": 1.1,
+    }  # fmt: skip
+    table = loaded(experiments_dir() / "engines_table.py")
+    assert table.row(summary, {"toy:small": 5.0})["predicted"] == predicted

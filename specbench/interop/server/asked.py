@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from specbench.config.schema import RunConfig
+from specbench.config.schema import RunConfig, TaskConfig
 from specbench.config.server import ServerConfig
+from specbench.errors import UserError
 from specbench.experiment.prompts import encode, transcript_of
 from specbench.interop.server.client import Asked
 from specbench.loading.model_loader import Say
@@ -52,13 +53,28 @@ class Prompts:
         return transcript_of(example, answers) if len(example.turns) > 1 else example.prompt
 
 
-def prompts_of(config: ServerConfig, say: Say) -> Prompts:
-    """The prompts of the task, as `send` says. Raises UserError if a row is no prompt, or ids have no tokenizer."""
+def examples_of(config: ServerConfig) -> tuple[TaskConfig, list[Example]]:
+    """The task, with first words as prompts where a row is all text to continue, and its examples."""
     task = config.task
     if task.source_field is None and task.prompt_words is None:
         task = replace(task, prompt_words=FIRST_WORDS)
+    return task, Task(task).examples(config.limit, later_turns=config.batch == [1] and not config.rates)
+
+
+def require_no_conversations(config: ServerConfig) -> None:
+    """Raises UserError if a prompt is a conversation, unless the task says that it is sent without a template."""
+    task, examples = examples_of(config)
+    if task.chat_template is not False and any(one.messages or one.turns for one in examples):
+        raise UserError(
+            f"task={task.name}: has conversations, and start={config.start} is asked by text, without a chat template; "
+            "choose another task, or start another engine"
+        )
+
+
+def prompts_of(config: ServerConfig, say: Say) -> Prompts:
+    """The prompts of the task, as `send` says. Raises UserError if a row is no prompt, or ids have no tokenizer."""
+    task, examples = examples_of(config)
     run = RunConfig(target=config.target, task=task, max_new_tokens=config.max_new_tokens, limit=config.limit)
-    examples = Task(task).examples(config.limit, later_turns=config.batch == [1] and not config.rates)
     vocabulary = load_tokenizer(config.target, "target") if config.names_target else None
     sent = config.send
     if sent == "auto":

@@ -30,7 +30,7 @@ def gguf_of(weights: Weights, dtype: str, say: Say) -> str:
             convert(str(folder), str(part), dtype, with_vocabulary=True)
             part.replace(file)
         except (ValueError, KeyError, ImportError, OSError) as error:
-            raise UserError(f"start=llama.cpp: cannot convert {weights.place} to GGUF: {first_line(error)}") from error
+            raise UserError(f"{weights.place}: cannot be converted to GGUF: {first_line(error)}") from error
         finally:
             part.unlink(missing_ok=True)
     return str(file)

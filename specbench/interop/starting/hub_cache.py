@@ -1,5 +1,6 @@
 """A folder of weights as a cache of the hub, for servers that only serve what such a cache lists."""
 
+import contextlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,10 +18,13 @@ def hub_cache(folder: Path, model: str, generation: Mapping[str, object]) -> Pat
     snapshot = there / "snapshots" / REVISION
     snapshot.mkdir(parents=True, exist_ok=True)
     write_atomically(there / "refs" / "main", REVISION)
+    for link in snapshot.iterdir():
+        if link.is_symlink() and not link.exists():  # to a file that was deleted since
+            link.unlink(missing_ok=True)
     for file in folder.iterdir():
         link = snapshot / file.name
         if file.is_file() and file.name != NAME and not link.exists():
-            link.unlink(missing_ok=True)
-            link.symlink_to(file.resolve())
+            with contextlib.suppress(FileExistsError):  # made by another start meanwhile
+                link.symlink_to(file.resolve())
     write_atomically(snapshot / NAME, json.dumps(generation))
     return cache

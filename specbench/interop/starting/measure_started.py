@@ -15,6 +15,7 @@ from specbench.config.verbs import ChooseConfig
 from specbench.engine.weights.published_checkpoint import read_config
 from specbench.errors import UserError
 from specbench.experiment.threads import usable_threads
+from specbench.interop.server.asked import require_no_conversations
 from specbench.interop.server.measure_server import Progress, measure
 from specbench.interop.serving.settings import config_of, draft_weights, recommended, weights_of
 from specbench.interop.serving.settings.wanted import Recommended, Weights
@@ -34,10 +35,12 @@ def measure_started(config: ServerConfig, progress: Progress) -> list[Result]:
     If memory holds one server at a time, each is measured by itself: two records, and no speedup.
 
     Raises:
-        UserError: the engine is not installed, or has no setting for the draft.
+        UserError: the engine is not installed, has no setting for the draft, or cannot be asked the prompts.
         MachineError: it ended, or was not ready in time; the message names its log.
     """
     check_server(config)
+    if config.start in BY_TEXT:
+        require_no_conversations(config)
     asked = asked_of(config)
     if (stored := STARTABLE[asked.engine].stores.get(asked.dtype)) is not None:
         progress.note(
@@ -91,8 +94,9 @@ def check_in_engine(
     """Measure, one after another, the `count` best candidates of a ranking in the engine.
 
     Each has the settings that `--for` prints. `config` is one of the ranked configs, which differ only in draft and
-    rule. Candidates that the engine cannot express are passed over, and so are rules other than Algorithm 1, with which
-    no engine is started here. Raises UserError or MachineError as `measure_started` does.
+    rule. Candidates that the engine cannot express or serve (a batch, where it answers one request at a time) are
+    passed over, and so are rules other than Algorithm 1, with which no engine is started here. Raises UserError or
+    MachineError as `measure_started` does.
     """
     document = to_json(document)
     checked = 0
@@ -101,6 +105,8 @@ def check_in_engine(
             break
         try:
             if row.get("tree") or row.get("vocabulary") or row["accept"] != RULE:
+                continue
+            if engine in BY_TEXT and row.get("batch", 1) > 1:
                 continue
             settings_of(engine, recommended(document, row))
         except UserError:

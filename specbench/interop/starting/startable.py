@@ -20,7 +20,7 @@ from typing import Any
 from specbench import border
 from specbench.errors import UserError
 from specbench.experiment.threads import processors
-from specbench.interop.serving.settings.engines import ENGINES
+from specbench.interop.serving.settings.engines import EAGLE, ENGINES
 from specbench.interop.serving.settings.wanted import NotExpressible, Recommended, Weights
 from specbench.interop.starting import openvino_server
 from specbench.interop.starting.converted_weights import folder_of, gguf_of, ir_of
@@ -73,7 +73,7 @@ class Startable:
     on_gpus: whether it takes a GPU if there is one.
     stores: by dtype the dtype of the weights in its files, if these have no such numbers.
     ready: the page that is answered once it serves.
-    drafts: kinds of drafts that its server has options for.
+    drafts: kinds of drafts that its server may have options for.
     """
 
     name: str
@@ -88,7 +88,7 @@ class Startable:
     on_gpus: bool = True
     stores: Mapping[str, str] = field(default_factory=dict)
     ready: str = "/health"
-    drafts: Sequence[str] = ("model", "lookup")
+    drafts: Sequence[str] = ("model", "lookup", *EAGLE)
 
     def program(self) -> str | None:
         """The program's path, from `variable` or found elsewhere; None if it is not installed.
@@ -124,6 +124,11 @@ class Startable:
             except (OSError, ValueError, http.client.HTTPException):
                 told = None
         return f"{self.title} {told}" if told and isinstance(told, str) and told.isprintable() else self.title
+
+
+def kinds_started(engine: str) -> list[str]:
+    """The kinds of drafts that the engine's server is started with."""
+    return [kind for kind in STARTABLE[engine].drafts if kind in ENGINES[engine].kinds]
 
 
 def settings_of(engine: str, drafting: Recommended | None) -> dict[str, Any]:

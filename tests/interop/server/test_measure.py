@@ -342,6 +342,9 @@ def test_a_text_that_the_target_does_not_write_in_so_many_tokens_is_told(
     assert "counts 20 tokens for a text of" in capfd.readouterr().err
 
 
+BY_TEXT = ["start=transformers", "target=gpt-mini", "draft=lookup", "gamma=3"]
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [
@@ -364,11 +367,28 @@ def test_a_text_that_the_target_does_not_write_in_so_many_tokens_is_told(
             "draft.match=0: must be from 1",
         ),
         (["start=vllm", "target.shipped=gpt-mini", "draft.kind=model", "gamma=3"], "draft: names no model"),
+        ([*BY_TEXT, "send=chat"], "send=chat: start=transformers is asked by text"),
+        ([*BY_TEXT, "send=ids"], "send=ids: start=transformers is asked by text"),
+        ([*BY_TEXT, "task=prompts", "task.chat_template=true"], "task.chat_template=true: start=transformers is asked"),
+        ([*BY_TEXT, "batch=1,4"], "batch=[1, 4]: start=transformers answers one request at a time"),
+        ([*BY_TEXT, "rates=[2]"], "rates=[2.0]: start=transformers answers one request at a time"),
     ],
 )
 def test_a_slip_is_one_line(words: list[str], said: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert main(["server", *words, f"results={tmp_path}"]) == 2
     assert said in capfd.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "row", [{"turns": ["the dog", "and then"]}, {"messages": [{"role": "user", "content": "the dog"}]}]
+)
+def test_conversations_are_not_sent_as_text(
+    row: dict[str, object], tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text(json.dumps(row) + "\n", encoding="utf-8")
+    assert main(["server", *BY_TEXT, "task=prompts", f"task.path={file}", f"results={tmp_path}"]) == 2
+    assert "has conversations, and start=transformers is asked by text" in capfd.readouterr().err
 
 
 def test_another_gamma_than_the_server_counts_is_told(

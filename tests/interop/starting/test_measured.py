@@ -100,6 +100,18 @@ def test_an_engine_that_reads_text_is_sent_text_and_asked_for_whole_answers(engi
     assert (told.send, told.stream) == (("text", False) if engine in BY_TEXT else ("auto", True))
 
 
+@pytest.mark.parametrize("engine", ["toy", *BY_TEXT])
+def test_a_batch_is_measured_only_where_requests_are_answered_at_once(
+    engine: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(starting, "settings_of", lambda *given: {})
+    monkeypatch.setattr(starting, "measure_started", lambda config, progress: [None])
+    rows = [{"draft": "lookup", "accept": "exact", "gamma": 3, "batch": batch} for batch in (4, 1)]
+    config = ChooseConfig(target=TARGET, results=str(tmp_path))
+    checked = starting.check_in_engine(engine, ranking(*rows), config, 2, Silent())
+    assert [one.batch for one in checked] == ([1] if engine in BY_TEXT else [4, 1])
+
+
 def ranking(*rows: dict[str, Any]) -> dict[str, Any]:
     """A ranking of a draft model under two rules, and of a lookup."""
     drafts = [ModelDraftConfig(name="gpt-nano", shipped="gpt-nano"), LookupConfig(match=2)]

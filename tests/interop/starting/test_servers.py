@@ -146,7 +146,7 @@ def test_weights_that_are_nowhere_are_told(asked: Asked, monkeypatch: pytest.Mon
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
     with pytest.raises(UserError, match="no/such: is no folder, and not to be had from the hub"):
         gguf_of(Weights("no/such"), "float32", print)
-    with pytest.raises(UserError, match="start=llama.cpp: cannot convert .*gpt-mini to GGUF: model_type=gpt2"):
+    with pytest.raises(UserError, match="gpt-mini: cannot be converted to GGUF: model_type=gpt2"):
         gguf_of(TARGET, "float32", print)
 
 
@@ -175,6 +175,41 @@ def test_an_option_of_the_draft_that_no_engine_has_is_told(engine: str) -> None:
             settings_of(engine, replace(candidate("model"), options=option))
 
 
+@pytest.mark.parametrize("match", [1, 2, 3, 5])
+def test_a_match_that_llama_cpp_python_does_not_search_is_told(match: int) -> None:
+    drafting = replace(candidate("lookup"), options={"match": match})
+    if match in (2, 3):
+        assert settings_of("llama-cpp-python", drafting)
+        return
+    with pytest.raises(UserError, match=f"llama-cpp-python has no draft.match={match}; it matches 2 tokens, then 1"):
+        settings_of("llama-cpp-python", drafting)
+
+
+def test_of_the_engines_only_vllm_is_started_with_eagle_drafts() -> None:
+    eagle = replace(candidate("model"), kind="eagle", options={})
+    assert settings_of("vllm", eagle)["--speculative-config"]["method"] == "eagle"
+    for engine in sorted({*STARTABLE} - {"vllm"}):
+        with pytest.raises(UserError, match=f"start={engine}: .*eagle"):
+            settings_of(engine, eagle)
+
+
+def test_two_starts_at_once_make_one_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from specbench.interop.starting import hub_cache
+
+    monkeypatch.setattr(hub_cache, "own_cache", lambda: tmp_path / "cache")
+    (weights := tmp_path / "weights").mkdir()
+    (weights / "config.json").write_text("{}")
+    symlink_to = Path.symlink_to
+
+    def after_the_other(link: Path, file: Path) -> None:
+        symlink_to(link, file)
+        symlink_to(link, file)
+
+    monkeypatch.setattr(Path, "symlink_to", after_the_other)
+    cache = hub_cache.hub_cache(weights, "target", {})
+    assert [one.read_text() for one in cache.rglob("config.json")] == ["{}"]
+
+
 def test_vllm_is_bound_to_processors_that_it_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
     from specbench.interop.starting import startable
 
@@ -197,12 +232,15 @@ def test_transformers_serves_a_cache_with_the_settings_beside_the_weights(
     own = '{"eos_token_id": 7, "top_k": 50}'
     for name, content in {"config.json": "{}", "generation_config.json": own, "model.safetensors": "W"}.items():
         (weights / name).write_text(content)
+    (weights / "old.safetensors").write_text("W")
     for _ in range(2):  # the second start finds the cache of the first
         call = startable.transformers("python", Work(Weights(str(weights)), drafting, "float32", 64, 2, 1), print)
+        (weights / "old.safetensors").unlink(missing_ok=True)
     (listed,) = scan_cache_dir(cache := call.environment["HF_HUB_CACHE"]).repos
     assert listed.repo_id == startable.MODEL == call.command[4]
     there = Path(snapshot_download(startable.MODEL, cache_dir=cache, local_files_only=True))
     assert (there / "model.safetensors").read_text() == "W"
+    assert not (there / "old.safetensors").is_symlink(), "its file is deleted"
     generation = json.loads((there / "generation_config.json").read_text())
     assert generation["eos_token_id"] == [7] and generation["do_sample"] and generation["top_k"] == 0
     assert generation.get("prompt_lookup_num_tokens") == (None if drafting is None else 3)
