@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import hydra
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -107,6 +108,8 @@ def launch_composed(
         except Exception as error:
             failed.append(error)
 
+    hydras = HydraConfig.instance()
+    before = hydras.cfg
     saved, sys.argv = sys.argv, [f"specbench {verb}", *argv]
     try:
         with _errors_in_one_line(schema, argv):
@@ -114,7 +117,7 @@ def launch_composed(
                 kept if raises else task
             )()
     finally:
-        sys.argv = saved
+        sys.argv, hydras.cfg = saved, before  # Hydra leaves its own after --cfg and --info
     if failed:
         raise failed[0]
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 import hydra
 import pytest
 from hydra.core.config_store import ConfigStore
+from hydra.core.hydra_config import HydraConfig
 
 from specbench.cli import main
 from specbench.compose.hydra_app import composed_config
@@ -199,3 +200,9 @@ def test_steps_of_training_are_those_of_the_optimiser(key: str) -> None:
     from specbench.train.recipe_schema import Recipe
 
     assert no_such_key(key, Recipe).partition("did you mean ")[2].startswith("optim.max_steps")
+
+
+def test_a_config_that_is_shown_leaves_nothing_in_the_process(capsys: pytest.CaptureFixture[str]) -> None:
+    """What `--cfg` composed counted as the running job's overrides of configs that were composed later."""
+    assert main(["run", "draft=t5-nano", "draft.path=none", "--cfg", "job"]) == 0
+    assert "path: none" in capsys.readouterr().out and not HydraConfig.initialized()
