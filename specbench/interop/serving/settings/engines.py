@@ -287,7 +287,7 @@ def _gguf(weights: Weights) -> str:
 
 # llama-cpp-python: flags of `python -m llama_cpp.server`.
 def llama_cpp_python(wanted: Recommended) -> Settings:
-    """Its prompt lookup, which has no option for the length of a match; draft=lookup's own default passes."""
+    """Prompt lookup, whose length of a match has no option; draft=lookup's own default passes."""
     if (match := wanted.options.get("match", 3)) not in (2, 3):
         raise NotExpressible(f"llama-cpp-python has no draft.match={match}; it matches 2 tokens, then 1")
     values = {"--draft_model": "prompt-lookup-decoding", "--draft_model_num_pred_tokens": wanted.gamma}
