@@ -375,5 +375,5 @@ def test_a_missing_tensor_has_the_name_that_its_files_would_have(taken: str, tmp
     } | {"encoder.fc.more": torch.zeros(1)}
     del theirs[taken]
     checkpoints.write(tmp_path, checkpoints.config("dflash"), theirs)
-    with pytest.raises(UserError, match=rf"has no tensor {re.escape(taken)}: no weights of"):
+    with pytest.raises(UserError, match=rf"has no tensor {re.escape(taken)}: it is no checkpoint of"):
         published(tmp_path, "dflash", own).load(own)
