@@ -78,7 +78,7 @@ class _Fails(Exception):
 
 
 def _failing_as_theirs(decode: Decoder) -> Decoder:
-    """`decode` of `transformers`, whose faults are told from ours: those end the benchmark as any fault does."""
+    """`decode` of `transformers`; its faults are marked as theirs. A fault of ours ends the benchmark."""
 
     def attempt(index: int) -> tuple[float, list[int]]:
         try:

@@ -29,8 +29,8 @@ def opened(file: Path, most: int | None = LARGEST) -> Iterator[IO[bytes]]:
     """A regular file to read, unpacked if its name ends in .gz or .xz; a link is followed to one.
 
     Raises Unreadable, also for what the block reads, if it cannot be read, is damaged, or is or unpacks to more than
-    `most` bytes. None is for files that may be of any size, and are read line by line: only what is packed more than
-    `DENSEST` is refused then.
+    `most` bytes. None is for files of any size that are read line by line; of these it refuses only what is packed more
+    densely than `DENSEST`.
     """
     try:
         with open_regular(file) as raw:

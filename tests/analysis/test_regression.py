@@ -117,7 +117,7 @@ def test_a_speedup_counts_as_changed_only_beyond_the_change_of_the_targets_own_s
     before["step_s"], after["step_s"] = 1e-3, step_s
     found = compare_with_baseline([before], [after])
     assert found.fails is moves
-    assert found.tested[-1].change.ratio == pytest.approx(0.9, abs=0.03)  # the change itself is told as it is
+    assert found.tested[-1].change.ratio == pytest.approx(0.9, abs=0.03)  # the change that is shown is the whole one
 
 
 @pytest.mark.statistical

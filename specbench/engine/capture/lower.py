@@ -70,7 +70,7 @@ class PackedWeights:
 
     def of(self, weight: Tensor, layout: Callable[[Tensor], Tensor] = lay_out) -> Tensor:
         """`weight` in oneDNN's layout, or in another."""
-        address = (layout, weight.data_ptr(), *weight.shape, *weight.stride())
+        address = _address(weight, layout)
         if address not in self._made:
             self._made[address] = weight, layout(weight)
             paged.release(weight)
@@ -78,7 +78,7 @@ class PackedWeights:
 
     def has(self, weight: Tensor, layout: Callable[[Tensor], Tensor]) -> bool:
         """Whether `weight` has been laid out so, for another graph."""
-        return (layout, weight.data_ptr(), *weight.shape, *weight.stride()) in self._made
+        return _address(weight, layout) in self._made
 
     def pairs(self) -> Iterable[tuple[Tensor, Tensor]]:
         """Each weight, and the same in a kernel's layout."""
@@ -89,6 +89,10 @@ class PackedWeights:
         for (layout, *_), (weight, laid_out) in self._made.items():
             with torch.inference_mode(laid_out.is_inference()), torch.no_grad():
                 laid_out.copy_(layout(weight))
+
+
+def _address(weight: Tensor, layout: Callable[[Tensor], Tensor]) -> tuple[Any, ...]:
+    return layout, weight.data_ptr(), *weight.shape, *weight.stride()
 
 
 def widened(weight: Tensor) -> Tensor:

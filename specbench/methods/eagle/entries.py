@@ -16,7 +16,7 @@ from specbench.methods.eagle.network import Eagle
 
 
 class EagleEntries(TextEntries):
-    """Entries of one text; those that count hold the target's features."""
+    """Entries of one text. `length` counts the ones that hold the target's features."""
 
     def __init__(self, eagle: Eagle, session: EntrySession) -> None:
         self.eagle, self.session = eagle, session

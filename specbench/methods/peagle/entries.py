@@ -17,7 +17,7 @@ MOST_NEW = 16  # entries of the text whose rows are computed; a prompt's are not
 
 
 class PEagleEntries(TextEntries):
-    """Entries of one text; those that count hold the target's features."""
+    """Entries of one text. `length` counts the ones that hold the target's features."""
 
     def __init__(self, network: PEagle, session: EntrySession) -> None:
         self.network, self.session = network, session
