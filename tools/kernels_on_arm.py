@@ -22,9 +22,15 @@ from typing import NamedTuple
 ROOT = Path(__file__).resolve().parent.parent
 CHECKS = {"kernels": ROOT / "tests/kernels/native_check.c", "passes": ROOT / "tests/kernels/native_passes_check.c"}
 EMULATOR = "qemu-aarch64-static"
-PACKAGES = {EMULATOR: "qemu-user-static", "aarch64-linux-gnu-gcc": "gcc-aarch64-linux-gnu", "clang": "clang"}
+COMPILER, HEADERS = "aarch64-linux-gnu-gcc", "headers of aarch64-linux-gnu"
+PACKAGES = {
+    EMULATOR: "qemu-user-static",
+    COMPILER: "gcc-aarch64-linux-gnu",
+    HEADERS: "libc6-dev-arm64-cross",  # which the compiler's package only recommends
+    "clang": "clang",
+}
 COMPILERS = {
-    "gcc": ["aarch64-linux-gnu-gcc", "-fopenmp"],
+    "gcc": [COMPILER, "-fopenmp"],
     "clang": ["clang", "--target=aarch64-linux-gnu"],  # which has no OpenMP for ARM here: the kernels' own threads
 }
 BUILDS = {
@@ -82,8 +88,12 @@ class Case(NamedTuple):
 
 
 def missing() -> list[str]:
-    """Programs that are not installed."""
-    return [name for name in PACKAGES if shutil.which(name) is None]
+    """Programs that are not installed, and the C library's headers if the compiler finds none."""
+    lacking = [name for name in PACKAGES if name != HEADERS and shutil.which(name) is None]
+    includes = [COMPILER, "-E", "-include", "stdio.h", "-x", "c", os.devnull]
+    if COMPILER in lacking or subprocess.run(includes, capture_output=True).returncode:
+        lacking.append(HEADERS)
+    return lacking
 
 
 def install(names: list[str]) -> None:
@@ -100,7 +110,7 @@ def install(names: list[str]) -> None:
 
 def cases(lacking: list[str]) -> Iterator[Case]:
     """What can be run without the programs `lacking`; clang takes the C library of GCC's package."""
-    if EMULATOR in lacking or "aarch64-linux-gnu-gcc" in lacking:
+    if {EMULATOR, COMPILER, HEADERS} & set(lacking):
         return
     for check in CHECKS:
         for compiler in COMPILERS:

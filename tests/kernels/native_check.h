@@ -15,7 +15,10 @@ static void *weights_of(const float *v, int64_t count, int64_t s) {
     if (s) shorten_all(v, made, count); else memcpy(made, v, count * sizeof(float));
     return made;
 }
-static void compare(const char *what, float found, float wanted, float near, int64_t a, int64_t b) {
-    if (fabsf(found - wanted) <= near * (1 + fabsf(wanted))) return;
+static void compare_within(const char *what, float found, float wanted, float most, int64_t a, int64_t b) {
+    if (fabsf(found - wanted) <= most) return;
     if (failed++ < 10) printf("%s [%ld, %ld]: %g, not %g\n", what, (long)a, (long)b, found, wanted);
+}
+static void compare(const char *what, float found, float wanted, float near, int64_t a, int64_t b) {
+    compare_within(what, found, wanted, near * (1 + fabsf(wanted)), a, b);
 }

@@ -25,7 +25,7 @@ def test_without_its_tools_it_names_them_and_ends_well(given: tuple[str, ...], t
     done = ran(*given, path=str(tmp_path))
     assert (done.returncode, done.stderr) == (0, "")
     named, ended = done.stdout.splitlines()
-    assert named.startswith("not here: qemu-aarch64-static, aarch64-linux-gnu-gcc, clang (package qemu-user-static, ")
+    assert named.startswith("not here: qemu-aarch64-static, aarch64-linux-gnu-gcc, clang, ")
     assert ended == "the kernels were not run for 64-bit ARM"
 
 
