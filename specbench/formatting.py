@@ -48,13 +48,14 @@ FEWEST, WIDE, WIDEST = 3, 10, 1e6  # prompts; times its low bound: of so few pro
 
 
 def says_nothing(row: Any, low: float | None, high: float | None) -> bool:
-    """Whether an interval is of two prompts, which is one degree of freedom, and as wide as that may be.
+    """Whether an interval is of two prompts, which is one degree of freedom, and very wide, or low is high.
 
     Or whether it is of a ratio of times, of any number of prompts, and a million times as high as low.
     """
     if low is None or high is None or (prompts := row.get("prompts")) is None:
         return False
-    return bool(prompts < FEWEST and high > WIDE * low >= 0) or (high > 1 and high > WIDEST * low >= 0)
+    of_two = high > WIDE * low >= 0 or (low == high and not row.get("simulated"))  # what is chosen has no width
+    return bool(prompts < FEWEST and of_two) or (high > 1 and high > WIDEST * low >= 0)
 
 
 def share(value: float | None) -> str:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from specbench.analysis.distinct import said
-from specbench.formatting import NONE, Column, number, span, titles
+from specbench.formatting import NONE, TOO_FEW, Column, number, says_nothing, span, titles
 from specbench.records.alpha_document import AlphaDocument, AlphaRow, RouterBound
 from specbench.report.console import plain_table, wide_console
 from specbench.report.findings import said as findings_said
@@ -88,7 +88,12 @@ def _draft(row: AlphaRow) -> tuple[str, str]:
 
 def _estimate(row: Mapping[str, Any], name: str) -> tuple[str, str]:
     """The estimate in a row's column `name`, and its interval."""
-    return number(row[name], 3), span(row[f"{name}_low"], row[f"{name}_high"])
+    return number(row[name], 3), _interval(row, row[f"{name}_low"], row[f"{name}_high"])
+
+
+def _interval(row: Mapping[str, Any], low: float | None, high: float | None) -> str:
+    """An interval over the prompts of a row, or that they are too few for it."""
+    return TOO_FEW if row["prompts"] < 2 or says_nothing(row, low, high) else span(low, high)
 
 
 def _by_position(rows: list[AlphaRow]) -> Any:
@@ -101,7 +106,7 @@ def _by_position(rows: list[AlphaRow]) -> Any:
     for row in rows:
         found = row["alpha_by_position"]
         values = [number(one.value, 3) for one in found] + [NONE] * (most - len(found))
-        first = span(found[0].low, found[0].high) if found else NONE
+        first = _interval(row, found[0].low, found[0].high) if found else NONE
         table.add_row(*_draft(row), f"{1 - row['silent']:.1%}", *values, first)
     return table
 
@@ -149,7 +154,7 @@ def _of_children(rows: list[AlphaRow]) -> Any:
                 names = _draft(row) if rule == next(iter(OF_CHILDREN)) else ("", "")
                 last = found[rule][-1]
                 values = [number(one.value, 3) for one in found[rule]]
-                table.add_row(*names, title, *values, span(last.low, last.high))
+                table.add_row(*names, title, *values, _interval(row, last.low, last.high))
     return table
 
 
