@@ -19,7 +19,7 @@ from specbench.choose.candidates import LoadedCandidate, Scored, as_shaped, with
 from specbench.choose.heading import heading
 from specbench.choose.inner_drafts import of_cascades, rank_inner_drafts
 from specbench.choose.needs import lines, of_recommend
-from specbench.choose.reasons import label, of_batches, of_lossy, reasons
+from specbench.choose.reasons import NOT_CONCLUDED, best_lossless, label, of_batches, of_lossy, reasons
 from specbench.choose.settled import prepare, resolve_all
 from specbench.choose.skips import with_skips
 from specbench.choose.starts import of_starts, time_starts
@@ -220,6 +220,15 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         name: row["total_variation"] for name, row in zip(candidates, alphas, strict=True) if "total_variation" in row
     }
     engine = scored.candidates[0].parts.engine if engines is None else next(iter(engines.values())).name
+    signs = disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited)
+    concluded = [
+        *reasons(table),
+        *(of_starts(table.ranked, starts) if starts else []),
+        *of_experts(table, rounds, scored),
+        *of_cascades(table, inner_rankings),
+        *of_batches(tables),
+        *best_lossless(table, total_variations),
+    ]
     memory = {(name, batch): _memory(one, batch) for name, one in candidates.items() for batch in tables}
     rows: list[RankedRow] = [
         {
@@ -239,13 +248,9 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "encoder_decoder": bool(scored.candidates[0].parts.prompts[0].source),
         "rows": rows,
         "reasons": [
-            *reasons(table),
-            *(of_starts(table.ranked, starts) if starts else []),
-            *of_experts(table, rounds, scored),
+            *(concluded if signs is None else [NOT_CONCLUDED]),
             *of_simulated_costs(scored.candidates),
-            *of_cascades(table, inner_rankings),
-            *of_batches(tables),
-            *of_lossy(table, total_variations),
+            *of_lossy(total_variations),
             *left_out,
             *([f"interrupted: ranked by {len(rounds)} of {config.rounds} rounds"] if cut_short else []),
             *([unchecked] if unchecked else []),
@@ -257,7 +262,7 @@ def recommend(configs: Sequence[ChooseConfig], progress: Progress, other: Making
         "texts_reused": scored.sample.reused,
         "score_s": scored.seconds,
         "rounds": list(rounds),
-        "disturbed_by": disturbed_by([one for rounds in rounds_at.values() for one in rounds], waited),
+        "disturbed_by": signs,
         "configs": [asdict(candidate.config) for candidate in scored.candidates],
         "environment": surroundings,
         # What was cut short is not taken up again.

@@ -1,6 +1,6 @@
 """A ranking in words: is there a gain, why is the first best, what would the next need, where does Eq. 1 fail."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from itertools import permutations
 from statistics import fmean
 
@@ -10,6 +10,10 @@ from specbench.analysis.forecast.predict import Prediction, Predictions
 from specbench.analysis.forecast.theorems import EQUATION_1
 
 TINY = 1e-4
+NOT_CONCLUDED = (
+    "nothing is concluded from this ranking: the machine was contended while it was timed, and another candidate may "
+    "be the fastest"
+)
 SAME_STEPS = 0.03  # of a target step: what differs by less than this is no argument
 
 
@@ -246,22 +250,21 @@ def winning_alpha(best: Prediction, other: Prediction) -> float | None:
     return high
 
 
-def of_lossy(table: Predictions, total_variations: Mapping[str, float]) -> list[str]:
-    """Sentences about the lossy candidates: the total variation of each, and the best lossless candidate.
-
-    Args:
-        table: the ranking.
-        total_variations: means over the tokens, by the candidate's name.
-    """
-    lines = [
+def of_lossy(total_variations: Mapping[str, float]) -> list[str]:
+    """A sentence about each lossy candidate: its total variation, the mean over the tokens, by the candidate's name."""
+    return [
         f"{name}: its completions are not the target's own; the total variation per token is about {far:.3f}, "
         "like its α, along the target's own completions"
         for name, far in total_variations.items()
     ]
-    lossless = [one for one in table.ranked if one.draft not in total_variations]
-    if lossless and table.ranked[0].draft in total_variations:
-        lines.append(f"the best lossless candidate is {label(lossless[0])}, {lossless[0].estimated.value:.2f}× faster")
-    return lines
+
+
+def best_lossless(table: Predictions, lossy: Collection[str]) -> list[str]:
+    """The best lossless candidate, if the best of all is one of the `lossy`."""
+    lossless = [one for one in table.ranked if one.draft not in lossy]
+    if not lossless or table.ranked[0].draft not in lossy:
+        return []
+    return [f"the best lossless candidate is {label(lossless[0])}, {lossless[0].estimated.value:.2f}× faster"]
 
 
 def _paper(table: Predictions) -> list[str]:

@@ -10,6 +10,7 @@ import pytest
 from specbench.analysis.costs.core_time import CoreTime, between, core_times, least_disturbed
 from specbench.analysis.costs.disturbance import MOST_UNEVEN, Disturbance, disturbance, impossible, of_steps
 from specbench.api import DisturbedWarning, Run
+from specbench.choose.reasons import NOT_CONCLUDED
 from specbench.cli import main
 from specbench.records import store
 from specbench.records.catalog import Catalog
@@ -271,6 +272,7 @@ def test_times_of_other_verbs_are_marked(
     document = json.loads(file.read_text())
     marked = document["settings"][0] if verb == "alpha" else document
     assert marked["disturbed_by"].startswith(SIGNS) and "CONTENDED" in out
+    assert verb != "recommend" or (document["reasons"] == [NOT_CONCLUDED] and NOT_CONCLUDED in out)
     assert verb == "alpha" or [one["waited"] for one in document["rounds"]] == [pytest.approx(0.4)] * 2
 
 
