@@ -36,6 +36,8 @@ from specbench.methods.cascade.config import CascadeConfig
 from specbench.methods.model.builder import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
+from specbench.methods.quantised.config import QuantisedConfig
+from specbench.methods.quantised.draft import QuantisedBuilder
 from specbench.sampling import Sampling
 from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
@@ -155,11 +157,16 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
     def __init__(self, request: DraftRequest[CascadeConfig]) -> None:
         super().__init__(request)
         draft, run, via, inner = self.draft, request.run, self.draft.via, self.draft.inner
-        assert isinstance(via, ModelDraftConfig) and inner is not None
-        self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
+        assert via is not None and inner is not None
+        self.middle: ModelBuilder | QuantisedBuilder
+        if isinstance(via, ModelDraftConfig):
+            self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
+            run = replace(run, target=via)  # the inner draft drafts for the middle model
+        else:
+            assert isinstance(via, QuantisedConfig)
+            self.middle = QuantisedBuilder(request.part(via, "via", run))
         inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
-        run = replace(run, target=via, gamma=draft.inner_gamma)  # the inner draft drafts for the middle model
-        self.inner = builder_for(request.part(inner, "inner", run))
+        self.inner = builder_for(request.part(inner, "inner", replace(run, gamma=draft.inner_gamma)))
 
     def fit(self, say: Say) -> None:
         self.inner.fit(say)

@@ -11,7 +11,7 @@ are held in the run's dtype, so alpha is exact for quantised weights and c is ab
 from specbench.algorithm.draft import Draft
 from specbench.engine.eager.model import EagerModel
 from specbench.errors import UserError
-from specbench.loading.model_loader import ModelRequest, Say
+from specbench.loading.model_loader import LOGITS_ALONE, ModelRequest, Say, TargetOutputs
 from specbench.methods.build import DraftBuilder, DraftRequest
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
@@ -28,13 +28,17 @@ class QuantisedBuilder(DraftBuilder[QuantisedConfig]):
             raise UserError(f"{request.key}.kind=quantised: the target is spread over devices; use draft=early-exit")
 
     def load(self, target: EagerModel, say: Say) -> Draft:
+        self.models.append(self.load_model(say))
+        vocabulary = self.request.vocabulary
+        return ModelDraft(processed(self.models[0], self.request.run.sampling, vocabulary), vocabulary.size)
+
+    def load_model(self, say: Say, needed: TargetOutputs = LOGITS_ALONE) -> EagerModel:
+        """`needed`: by a draft inside, for which it is the target."""
         request, run, bits = self.request, self.request.run, self.draft.bits
         wanted = ModelRequest(
-            run.target, request.key, request.vocabulary, run, request.device, level_bits=bits
+            run.target, request.key, request.vocabulary, run, request.device, needed, level_bits=bits
         )  # fmt: skip
         model = request.loader.load(wanted, say)
-        self.models.append(model)
         if model.engine != "native":
             say(f"{request.key}: weights in {bits} bits; α is theirs, the cost is simulated at full size")
-        vocabulary = request.vocabulary
-        return ModelDraft(processed(model, run.sampling, vocabulary), vocabulary.size)
+        return model

@@ -2,6 +2,7 @@
 
 import copy
 from types import SimpleNamespace
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from specbench.choose.rank import of_simulated_costs
+from specbench.cli import main
 from specbench.conformance import check_draft
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
@@ -29,6 +31,7 @@ from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.router.config import RouterConfig
 from specbench.sampling import Sampling
+from tests.support.calls import newest, small
 from tests.support.chi import ALARM, speculative_p_value
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
@@ -167,3 +170,13 @@ def test_a_recommendation_says_that_its_cost_is_simulated_in_a_router_too() -> N
     assert first.startswith("quantised-4-simulated-cost: its rounded weights are read at full size, so its c")
     assert second.startswith("router-lookup-quantised-8-simulated-cost: ") and "8-bit kernels" in second
     assert said("native") == []
+
+
+def test_it_is_the_middle_model_of_a_cascade(folders: dict[str, Path], tmp_path: Path) -> None:
+    """A copy drafts for the target in fewer bits, which drafts for the target."""
+    cascade = ("draft=cascade", "draft@draft.via=quantised", "draft.via.bits=4", "draft@draft.inner=lookup")
+    told = ("max_new_tokens=24", "limit=3", "gamma=5", "dtype=float32")
+    assert main(["run", *small(folders, tmp_path, *cascade, *told, kind="llama-draft")]) == 0
+    summary = newest(tmp_path)["summary"]
+    assert (summary["draft"], summary["identical"]) == ("cascade-lookup-quantised-4-simulated-cost", 1.0)
+    assert 0 < summary["alpha"] <= 1 and summary["tokens_per_pass"] > 1
