@@ -124,6 +124,19 @@ class Beginnings:
         self._of_source[source] = made
 
 
+class OfSession(Beginnings):
+    """The prompt as a session has read it, which a session of a model with the same layers takes over."""
+
+    def __init__(self, session: Any) -> None:
+        """`session`: one that begins with a prompt."""
+        super().__init__([])
+        self._session = session
+
+    def find(self, tokens: tuple[int, ...], most: int) -> tuple[Any, int]:
+        count = min(self._session.length, most)
+        return (self._session.beginning(count), count) if count else (None, 0)
+
+
 def read_prefix(session: BeginsWithPrompt, prompt: Prompt, beginnings: Beginnings | None, most: int) -> None:
     """Bring `session` to the last token of the prefix, which is read in the first step.
 

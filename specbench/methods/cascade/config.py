@@ -16,7 +16,10 @@ class CascadeConfig(DraftConfig):
 
     kind: str = "cascade"
     builder: ClassVar[str | None] = "specbench.methods.cascade.draft:CascadeBuilder"
-    via: DraftConfig | None = key(None, "the middle model, whose tokens the target verifies: draft@draft.via=NAME; quantised: the target in fewer bits")
+    via: DraftConfig | None = key(
+        None,
+        "the middle model, whose tokens the target verifies: draft@draft.via=NAME; quantised: the target in fewer bits",
+    )
     inner: DraftConfig | None = key(None, "the cheaper draft, whose tokens `via` verifies: draft@draft.inner=NAME")
     inner_gamma: int = key(2, "γ of the inner draft")
     grows_trees: ClassVar[bool] = True

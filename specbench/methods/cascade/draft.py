@@ -15,6 +15,7 @@ Shapes: G drafted tokens, L positions, V logits of the head.
 """
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -28,7 +29,7 @@ from specbench.algorithm.decoding import Passes
 from specbench.algorithm.draft import Draft, operations_of, read_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.reads import Reading
-from specbench.engine.session import Model, Prompt, up_to_end
+from specbench.engine.session import Model, Prompt, Session, up_to_end
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
@@ -37,7 +38,7 @@ from specbench.methods.model.builder import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.methods.quantised.config import QuantisedConfig
-from specbench.methods.quantised.draft import QuantisedBuilder
+from specbench.methods.quantised.draft import QuantisedBuilder, prompt_of
 from specbench.sampling import Sampling
 from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
@@ -48,11 +49,22 @@ GREEDY = Sampling(temperature=0.0)
 class CascadeDraft(Draft):
     """`middle`, which shares the target's vocabulary, drafting with `inner`, `inner_gamma` tokens at a time."""
 
+    starts_on_target = False  # a middle model that is the target in fewer bits copies its prompt, and no more
+
     def __init__(
-        self, middle: Model, inner: Draft, inner_gamma: int, vocabulary_size: int, trees: torch.device | None = None
+        self,
+        middle: Model,
+        inner: Draft,
+        inner_gamma: int,
+        vocabulary_size: int,
+        trees: torch.device | None = None,
+        copies_prompt: bool = False,
     ) -> None:
-        """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
-        self.trees = trees
+        """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens.
+
+        `copies_prompt`: the middle model is the target in fewer bits, see `methods.quantised.draft`.
+        """
+        self.trees, self.copies_prompt = trees, copies_prompt
         self.model = middle
         self.models = (middle, *inner.models)
         self.vocabulary_size = vocabulary_size
@@ -65,12 +77,17 @@ class CascadeDraft(Draft):
     def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
         return CascadeSession(self, prompt, sampling)
 
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
+        with prompt_of(session, self.model) if self.copies_prompt else nullcontext():
+            return self.start(prompt, sampling)
+
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         self.inner.expect(sampling, (self.inner_gamma,))
 
     def in_batch(self, rows: int) -> "CascadeDraft":
         middle = self.model.in_batch(rows)
-        return CascadeDraft(middle, self.inner.in_batch(rows), self.inner_gamma, self.vocabulary_size, self.trees)
+        inner = self.inner.in_batch(rows)
+        return CascadeDraft(middle, inner, self.inner_gamma, self.vocabulary_size, self.trees, self.copies_prompt)
 
 
 class CascadeSession(ModelDraftSession):
@@ -178,7 +195,8 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         trees = None if self.request.run.tree.shape == "none" else self.request.device
         vocabulary = self.request.vocabulary
         drafting = processed(middle, self.request.run.sampling, vocabulary)
-        return CascadeDraft(drafting, inner, self.draft.inner_gamma, vocabulary.size, trees)
+        copies_prompt = isinstance(self.middle, QuantisedBuilder)
+        return CascadeDraft(drafting, inner, self.draft.inner_gamma, vocabulary.size, trees, copies_prompt)
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
         require_room(self.request.run, self.models[0].longest, prompts)

@@ -4,18 +4,58 @@ Self-speculation with quantised weights (Zhao et al. 2024, "QSpec"; Tiwari et al
 for itself. Weights are whole levels times a scale for a few inputs of an output (`kernels.levels`); keys, values and
 activations stay as they are.
 
+A prompt is read once, by the target: the draft begins with a copy of its keys and values, and so conditions on them as
+they are. q differs a little from the q of a copy that reads the prompt itself; every q is exact (Algorithm 1).
+
 engine=native reads the levels and unpacks them in registers. **Elsewhere the cost is simulated**: the rounded weights
 are held in the run's dtype, so alpha is exact for quantised weights and c is about 1.
 """
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 from specbench.algorithm.draft import Draft
+from specbench.engine.beginnings import OfSession
 from specbench.engine.eager.model import EagerModel
+from specbench.engine.eager.sessions import NetworkSession
+from specbench.engine.session import Model, Prompt, Session, innermost
 from specbench.errors import UserError
 from specbench.loading.model_loader import LOGITS_ALONE, ModelRequest, Say, TargetOutputs
 from specbench.methods.build import DraftBuilder, DraftRequest
-from specbench.methods.model.draft import ModelDraft
+from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.methods.quantised.config import QuantisedConfig
-from specbench.text.processed import processed
+from specbench.sampling import Sampling
+from specbench.text.processed import ProcessedSession, processed
+
+
+@contextmanager
+def prompt_of(session: Session, model: Model) -> Iterator[None]:
+    """A context in which sessions of `model`, of the target's layers, take over what the target's `session` has read.
+
+    They read the prompt themselves in a batch, where one of the two runs in another engine, and an encoder's source.
+    """
+    inner, before = innermost(model), innermost(model).beginnings
+    while isinstance(session, ProcessedSession):
+        session = session.session
+    alike = isinstance(session, NetworkSession) and session.batch is None and type(session.model) is type(inner)
+    inner.beginnings = OfSession(session) if alike else before
+    try:
+        yield
+    finally:
+        inner.beginnings = before
+
+
+class QuantisedDraft(ModelDraft):
+    """The target in fewer bits."""
+
+    starts_on_target = False  # it copies from the target's session at the start, and uses its own from then on
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> ModelDraftSession:
+        with prompt_of(session, self.model):
+            return self.start(prompt, sampling)
+
+    def in_batch(self, rows: int) -> "QuantisedDraft":
+        return QuantisedDraft(self.model.in_batch(rows), self.vocabulary_size)
 
 
 class QuantisedBuilder(DraftBuilder[QuantisedConfig]):
@@ -30,7 +70,7 @@ class QuantisedBuilder(DraftBuilder[QuantisedConfig]):
     def load(self, target: EagerModel, say: Say) -> Draft:
         self.models.append(self.load_model(say))
         vocabulary = self.request.vocabulary
-        return ModelDraft(processed(self.models[0], self.request.run.sampling, vocabulary), vocabulary.size)
+        return QuantisedDraft(processed(self.models[0], self.request.run.sampling, vocabulary), vocabulary.size)
 
     def load_model(self, say: Say, needed: TargetOutputs = LOGITS_ALONE) -> EagerModel:
         """`needed`: by a draft inside, for which it is the target."""

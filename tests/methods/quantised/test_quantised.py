@@ -1,8 +1,8 @@
 """The target in fewer bits drafts for itself: the rounding of its weights, its kernels, the identity of the text."""
 
 import copy
-from types import SimpleNamespace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -29,6 +29,7 @@ from specbench.loading import draft_name
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
+from specbench.methods.quantised.draft import QuantisedDraft
 from specbench.methods.router.config import RouterConfig
 from specbench.sampling import Sampling
 from tests.support.calls import newest, small
@@ -130,7 +131,7 @@ def test_sampled_texts_have_the_targets_distribution() -> None:
     whole = LlamaForCausalLM(config).eval()
     small, ends = copy.deepcopy(whole), frozenset({EOS})
     round_weights(small, 4)
-    draft = ModelDraft(checked_capture(NativeModel, small, VOCABULARY, ends, level_bits=4), VOCABULARY)
+    draft = QuantisedDraft(checked_capture(NativeModel, small, VOCABULARY, ends, level_bits=4), VOCABULARY)
     target = NativeModel(whole, VOCABULARY, ends)
     p_value, rejected = speculative_p_value(target, draft, PROMPT, 3, Sampling(1.0), 4, 1000)
     assert p_value > ALARM and rejected > 20
@@ -180,3 +181,30 @@ def test_it_is_the_middle_model_of_a_cascade(folders: dict[str, Path], tmp_path:
     summary = newest(tmp_path)["summary"]
     assert (summary["draft"], summary["identical"]) == ("cascade-lookup-quantised-4-simulated-cost", 1.0)
     assert 0 < summary["alpha"] <= 1 and summary["tokens_per_pass"] > 1
+
+
+@pytest.mark.parametrize("engine", ["eager", pytest.param("native", marks=native)])
+def test_the_target_alone_reads_the_prompt(engine: str, folders: dict[str, Path], tmp_path: Path) -> None:
+    told = ("draft=quantised", "limit=3", "gamma=3", f"engine={engine}", "sampling.temperature=1")
+    assert main(["run", *small(folders, tmp_path, *told, kind="llama-draft")]) == 0
+    record = newest(tmp_path)
+    for prompt in record["prompts"]:
+        ours = prompt["speculative"]
+        assert (ours.draft_prompt_read, ours.draft_prompt_copied) == (0, prompt["prompt_tokens"] - 1)
+
+
+@native
+def test_a_copied_prompt_gives_the_logits_of_the_targets_keys() -> None:
+    """Unlike a prompt that it reads itself, in fewer bits."""
+    whole, ends = network("llama", 4, layers=2), frozenset({1})
+    small = copy.deepcopy(whole)
+    round_weights(small, 4)
+    target, prompt = NativeModel(whole, SIZE, ends), Prompt((), (5, 9, 12, 30, 7, 3))
+    draft = QuantisedDraft(NativeModel(small, SIZE, ends, PackedWeights(4)), SIZE)
+    copied = draft.start_on(target.start(prompt), prompt, Sampling(1.0)).score([*prompt.prefix, 8], 6)
+    own = draft.start(prompt, Sampling(1.0)).score([*prompt.prefix, 8], 6)
+    session = draft.model.start(Prompt((), prompt.prefix[:1]))
+    with torch.inference_mode():
+        session.begin_with(target.start(prompt).beginning(5), 5)  # type: ignore[attr-defined]
+    expected = session.extend(prompt.prefix[5:])[:, :SIZE].softmax(-1)
+    assert torch.allclose(copied, expected, atol=1e-6) and not torch.allclose(copied, own, atol=1e-4)
