@@ -56,6 +56,10 @@ class BeginsWithPrompt(Protocol):
         """A copy of what is cached for the first `count` tokens."""
         ...
 
+    def lent(self, count: int) -> Any:
+        """What is cached for the first `count` tokens, until the session reads on."""
+        ...
+
     def begin_with(self, kept: Any, count: int) -> None:
         """Take over the first `count` tokens of a copy, of which the session has read none."""
         ...
@@ -134,7 +138,7 @@ class OfSession(Beginnings):
 
     def find(self, tokens: tuple[int, ...], most: int) -> tuple[Any, int]:
         count = min(self._session.length, most)
-        return (self._session.beginning(count), count) if count else (None, 0)
+        return (self._session.lent(count), count) if count else (None, 0)
 
 
 def read_prefix(session: BeginsWithPrompt, prompt: Prompt, beginnings: Beginnings | None, most: int) -> None:

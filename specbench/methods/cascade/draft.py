@@ -15,7 +15,6 @@ Shapes: G drafted tokens, L positions, V logits of the head.
 """
 
 from collections.abc import Sequence
-from contextlib import nullcontext
 from dataclasses import replace
 
 import torch
@@ -75,11 +74,14 @@ class CascadeDraft(Draft):
         self.operations = (inner_gamma + 1) * middle.operations + inner_gamma * inner.operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
-        return CascadeSession(self, prompt, sampling)
+        return CascadeSession(self, self.model.start(prompt), prompt, sampling)
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
-        with prompt_of(session, self.model) if self.copies_prompt else nullcontext():
+        if not self.copies_prompt:
             return self.start(prompt, sampling)
+        with prompt_of(session, self.model):
+            middle = self.model.start(prompt)
+        return CascadeSession(self, middle, prompt, sampling)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         self.inner.expect(sampling, (self.inner_gamma,))
@@ -93,8 +95,9 @@ class CascadeDraft(Draft):
 class CascadeSession(ModelDraftSession):
     """The sessions of the middle model and of the inner draft; the middle model scores."""
 
-    def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
-        super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
+    def __init__(self, draft: CascadeDraft, middle: Session, prompt: Prompt, sampling: Sampling) -> None:
+        """`middle`: the middle model's session, which has read `prompt`."""
+        super().__init__(draft.model, middle, sampling, draft.vocabulary_size)
         self.rolls_out = False  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)

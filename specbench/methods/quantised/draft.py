@@ -4,8 +4,8 @@ Self-speculation with quantised weights (Zhao et al. 2024, "QSpec"; Tiwari et al
 for itself. Weights are whole levels times a scale for a few inputs of an output (`kernels.levels`); keys, values and
 activations stay as they are.
 
-A prompt is read once, by the target: the draft begins with a copy of its keys and values, and so conditions on them as
-they are. q differs a little from the q of a copy that reads the prompt itself; every q is exact (Algorithm 1).
+A decoder-only target reads the prompt, up to its last token, for both: the draft begins with a copy of its keys and
+values. So q is conditional on these, and differs a little from the q of a draft that reads the prompt itself.
 
 engine=native reads the levels and unpacks them in registers. **Elsewhere the cost is simulated**: the rounded weights
 are held in the run's dtype, so alpha is exact for quantised weights and c is about 1.
@@ -13,11 +13,12 @@ are held in the run's dtype, so alpha is exact for quantised weights and c is ab
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 from specbench.algorithm.draft import Draft
+from specbench.engine.batch import Batch, RowSession
 from specbench.engine.beginnings import OfSession
 from specbench.engine.eager.model import EagerModel
-from specbench.engine.eager.sessions import NetworkSession
 from specbench.engine.session import Model, Prompt, Session, innermost
 from specbench.errors import UserError
 from specbench.loading.model_loader import LOGITS_ALONE, ModelRequest, Say, TargetOutputs
@@ -28,17 +29,25 @@ from specbench.sampling import Sampling
 from specbench.text.processed import ProcessedSession, processed
 
 
+def engine_of(model: Model) -> Any:
+    """The model that a batch has rows of; any other model itself."""
+    return model.model if isinstance(model, Batch) else model
+
+
 @contextmanager
 def prompt_of(session: Session, model: Model) -> Iterator[None]:
     """A context in which sessions of `model`, of the target's layers, take over what the target's `session` has read.
 
-    They read the prompt themselves in a batch, where one of the two runs in another engine, and an encoder's source.
+    They read the prompt themselves if the two run in different engines, or if there is an encoder.
     """
-    inner, before = innermost(model), innermost(model).beginnings
+    inner = engine_of(innermost(model))
+    before = inner.beginnings
     while isinstance(session, ProcessedSession):
         session = session.session
-    alike = isinstance(session, NetworkSession) and session.batch is None and type(session.model) is type(inner)
-    inner.beginnings = OfSession(session) if alike else before
+    target = session.batch.model if isinstance(session, RowSession) else getattr(session, "model", None)
+    alike = type(target) is type(inner)
+    if alike and not inner.is_encoder_decoder:
+        inner.beginnings = OfSession(session)
     try:
         yield
     finally:

@@ -102,7 +102,7 @@ class InnerQ(CascadeDraft):
     """Hands out the inner draft's q: the distribution that tokens were first drawn from, and not what came through."""
 
     def start(self, prompt: Prompt, sampling: Sampling) -> CascadeSession:
-        return InnerQSession(self, prompt, sampling)
+        return InnerQSession(self, self.model.start(prompt), prompt, sampling)
 
 
 class InnerQSession(CascadeSession):
