@@ -45,7 +45,7 @@ OF_medusa    := heads.number=2 heads.rank=1
 OF_hydra     := heads.number=2 heads.narrow=32 heads.rank=1
 OF_blockwise := blockwise.hidden=192
 LEARNING := distill eagle eagle3 medusa hydra mtp dflash dspark peagle blockwise pard
-REAL := copy lookahead quantised exit skip window ngrams distilled router heads rules trees
+REAL := copy lookahead quantised exit skip window ngrams distilled router cascade heads rules trees
 study/prompts.jsonl: $(READY)
 	mkdir -p study
 	$(BIN)/python tools/study_prompts.py $@ --rows $(PROMPTS) --texts $(TEXTS)

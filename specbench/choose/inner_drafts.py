@@ -32,7 +32,9 @@ def rank_inner_drafts(configs: Sequence[ChooseConfig], progress: Progress) -> di
     for config in configs:
         name, draft = config.draft.label(), config.draft
         exact = config.accept.rule == "exact"  # as inside a cascade, whatever the rule outside
-        if name not in found and exact and isinstance(draft, CascadeConfig) and config.tree.shape == "none":
+        if not isinstance(draft, CascadeConfig) or not isinstance(draft.via, ModelConfig):
+            continue
+        if name not in found and exact and config.tree.shape == "none":
             inner = _inner_config(config, draft)
             progress.say(f"inside {name}: {inner.draft.label()} on {name_of(inner.target)}")
             scored = score(prepare([inner], progress), (), progress, max(inner.gammas))

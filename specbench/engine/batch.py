@@ -299,7 +299,10 @@ class RowSession(Session):
         self.batch.read_first(self, tokens)
 
     def beginning(self, count: int) -> Buffers:
-        return self.batch.row(self, count).beginning(count)
+        return self.lent(count).beginning(count)
+
+    def lent(self, count: int) -> Buffers:
+        return self.batch.row(self, count)
 
     def begin_with(self, kept: Buffers, count: int) -> None:
         self.batch.row(self, count).copy_slots(kept, count)

@@ -56,6 +56,10 @@ class BeginsWithPrompt(Protocol):
         """A copy of what is cached for the first `count` tokens."""
         ...
 
+    def lent(self, count: int) -> Any:
+        """What is cached for the first `count` tokens, until the session reads on."""
+        ...
+
     def begin_with(self, kept: Any, count: int) -> None:
         """Take over the first `count` tokens of a copy, of which the session has read none."""
         ...
@@ -122,6 +126,19 @@ class Beginnings:
         while len(self._of_source) >= MOST_KEPT:
             del self._of_source[next(iter(self._of_source))]
         self._of_source[source] = made
+
+
+class OfSession(Beginnings):
+    """The prompt as a session has read it, which a session of a model with the same layers takes over."""
+
+    def __init__(self, session: Any) -> None:
+        """`session`: one that begins with a prompt."""
+        super().__init__([])
+        self._session = session
+
+    def find(self, tokens: tuple[int, ...], most: int) -> tuple[Any, int]:
+        count = min(self._session.length, most)
+        return (self._session.lent(count), count) if count else (None, 0)
 
 
 def read_prefix(session: BeginsWithPrompt, prompt: Prompt, beginnings: Beginnings | None, most: int) -> None:

@@ -18,8 +18,13 @@ from specbench.methods.model.config import ONLINE, ModelDraftConfig
 # The folder of a record and `force` are not part of the measurement.
 NOT_IDENTITY = ("results", "force")
 
-# What the digests of these kinds of draft are made with: kept records are found by their ids.
-HELD: dict[str, dict[str, object]] = {"early-exit": {"reuse": False}, "layer-skip": {"reuse": False}}
+# What the digests of these kinds of draft are made with: kept records are found by their ids, and what a kind measures
+# may have changed (a quantised draft read the prompt itself before it copied the target's keys and values).
+HELD: dict[str, dict[str, object]] = {
+    "early-exit": {"reuse": False},
+    "layer-skip": {"reuse": False},
+    "quantised": {"prompt": "copied"},
+}
 
 
 def identify(config: RunConfig) -> str:

@@ -76,6 +76,9 @@ class StaticSession(NetworkSession):
     def beginning(self, count: int) -> Buffers:
         return self._held["self"].beginning(count)
 
+    def lent(self, count: int) -> Buffers:
+        return self._held["self"]
+
     def begin_with(self, kept: Buffers, count: int) -> None:
         self._held["self"].copy_slots(kept, count)
         self.length = count

@@ -310,6 +310,8 @@ class DecoderOnlySession(EagerSession):
             if layer.is_initialized  # others attend to another layer's keys
         ]
 
+    lent = beginning
+
     @torch.inference_mode()
     def begin_with(self, kept: Sequence[tuple[int, Tensor, Tensor]], count: int) -> None:
         for number, keys, values in kept:

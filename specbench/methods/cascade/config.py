@@ -16,7 +16,10 @@ class CascadeConfig(DraftConfig):
 
     kind: str = "cascade"
     builder: ClassVar[str | None] = "specbench.methods.cascade.draft:CascadeBuilder"
-    via: DraftConfig | None = key(None, "the middle model, whose tokens the target verifies: draft@draft.via=NAME")
+    via: DraftConfig | None = key(
+        None,
+        "the middle model, whose tokens the target verifies: draft@draft.via=NAME; quantised: the target in fewer bits",
+    )
     inner: DraftConfig | None = key(None, "the cheaper draft, whose tokens `via` verifies: draft@draft.inner=NAME")
     inner_gamma: int = key(2, "γ of the inner draft")
     grows_trees: ClassVar[bool] = True
@@ -45,7 +48,9 @@ class CascadeConfig(DraftConfig):
             if (objection := part.objection_to_part()) is not None:
                 raise UserError(f"{key}.{name}={part.label()}: {objection}; give another draft")
         assert self.via is not None
-        require(self.via.kind == "model", f"{key}.via.kind", self.via.kind, "model: the target checks its distribution")
+        kinds = ("model", "quantised")
+        allowed = f"{' | '.join(kinds)}: the target checks its distribution"
+        require(self.via.kind in kinds, f"{key}.via.kind", self.via.kind, allowed)
         bound = self.via.confidence_bound()
         require(bound is None, f"{key}.via.confidence", bound, "null in a cascade")
         vocabulary = getattr(self.via, "vocabulary", "auto")

@@ -28,7 +28,7 @@ from specbench.algorithm.decoding import Passes
 from specbench.algorithm.draft import Draft, operations_of, read_of
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.reads import Reading
-from specbench.engine.session import Model, Prompt, up_to_end
+from specbench.engine.session import Model, Prompt, Session, up_to_end
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
@@ -36,6 +36,8 @@ from specbench.methods.cascade.config import CascadeConfig
 from specbench.methods.model.builder import ModelBuilder
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
+from specbench.methods.quantised.config import QuantisedConfig
+from specbench.methods.quantised.draft import QuantisedBuilder, prompt_of
 from specbench.sampling import Sampling
 from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
@@ -46,11 +48,22 @@ GREEDY = Sampling(temperature=0.0)
 class CascadeDraft(Draft):
     """`middle`, which shares the target's vocabulary, drafting with `inner`, `inner_gamma` tokens at a time."""
 
+    starts_on_target = False  # a middle model that is the target in fewer bits copies its prompt, and no more
+
     def __init__(
-        self, middle: Model, inner: Draft, inner_gamma: int, vocabulary_size: int, trees: torch.device | None = None
+        self,
+        middle: Model,
+        inner: Draft,
+        inner_gamma: int,
+        vocabulary_size: int,
+        trees: torch.device | None = None,
+        copies_prompt: bool = False,
     ) -> None:
-        """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens."""
-        self.trees = trees
+        """`trees`: for trees, on this device; the inner draft then drafts its likeliest tokens.
+
+        `copies_prompt`: the middle model is the target in fewer bits, see `methods.quantised.draft`.
+        """
+        self.trees, self.copies_prompt = trees, copies_prompt
         self.model = middle
         self.models = (middle, *inner.models)
         self.vocabulary_size = vocabulary_size
@@ -61,21 +74,30 @@ class CascadeDraft(Draft):
         self.operations = (inner_gamma + 1) * middle.operations + inner_gamma * inner.operations
 
     def start(self, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
-        return CascadeSession(self, prompt, sampling)
+        return CascadeSession(self, self.model.start(prompt), prompt, sampling)
+
+    def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "CascadeSession":
+        if not self.copies_prompt:
+            return self.start(prompt, sampling)
+        with prompt_of(session, self.model):
+            middle = self.model.start(prompt)
+        return CascadeSession(self, middle, prompt, sampling)
 
     def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
         self.inner.expect(sampling, (self.inner_gamma,))
 
     def in_batch(self, rows: int) -> "CascadeDraft":
         middle = self.model.in_batch(rows)
-        return CascadeDraft(middle, self.inner.in_batch(rows), self.inner_gamma, self.vocabulary_size, self.trees)
+        inner = self.inner.in_batch(rows)
+        return CascadeDraft(middle, inner, self.inner_gamma, self.vocabulary_size, self.trees, self.copies_prompt)
 
 
 class CascadeSession(ModelDraftSession):
     """The sessions of the middle model and of the inner draft; the middle model scores."""
 
-    def __init__(self, draft: CascadeDraft, prompt: Prompt, sampling: Sampling) -> None:
-        super().__init__(draft.model, draft.model.start(prompt), sampling, draft.vocabulary_size)
+    def __init__(self, draft: CascadeDraft, middle: Session, prompt: Prompt, sampling: Sampling) -> None:
+        """`middle`: the middle model's session, which has read `prompt`."""
+        super().__init__(draft.model, middle, sampling, draft.vocabulary_size)
         self.rolls_out = False  # the middle model proposes nothing by itself
         self.draft = draft
         self.verification = Verification(accept_exact, sampling)
@@ -155,11 +177,16 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
     def __init__(self, request: DraftRequest[CascadeConfig]) -> None:
         super().__init__(request)
         draft, run, via, inner = self.draft, request.run, self.draft.via, self.draft.inner
-        assert isinstance(via, ModelDraftConfig) and inner is not None
-        self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
+        assert via is not None and inner is not None
+        self.middle: ModelBuilder | QuantisedBuilder
+        if isinstance(via, ModelDraftConfig):
+            self.middle = ModelBuilder(request.part(replace(via, vocabulary="same"), "via", run))
+            run = replace(run, target=via)  # the inner draft drafts for the middle model
+        else:
+            assert isinstance(via, QuantisedConfig)
+            self.middle = QuantisedBuilder(request.part(via, "via", run))
         inner = replace(inner, cache_dir=inner.cache_dir or draft.cache_dir)
-        run = replace(run, target=via, gamma=draft.inner_gamma)  # the inner draft drafts for the middle model
-        self.inner = builder_for(request.part(inner, "inner", run))
+        self.inner = builder_for(request.part(inner, "inner", replace(run, gamma=draft.inner_gamma)))
 
     def fit(self, say: Say) -> None:
         self.inner.fit(say)
@@ -171,7 +198,8 @@ class CascadeBuilder(DraftBuilder[CascadeConfig]):
         trees = None if self.request.run.tree.shape == "none" else self.request.device
         vocabulary = self.request.vocabulary
         drafting = processed(middle, self.request.run.sampling, vocabulary)
-        return CascadeDraft(drafting, inner, self.draft.inner_gamma, vocabulary.size, trees)
+        copies_prompt = isinstance(self.middle, QuantisedBuilder)
+        return CascadeDraft(drafting, inner, self.draft.inner_gamma, vocabulary.size, trees, copies_prompt)
 
     def require_room(self, prompts: Sequence[Prompt]) -> None:
         require_room(self.request.run, self.models[0].longest, prompts)

@@ -1,6 +1,7 @@
 """The target in fewer bits drafts for itself: the rounding of its weights, its kernels, the identity of the text."""
 
 import copy
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -11,6 +12,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from transformers.pytorch_utils import Conv1D
 
 from specbench.choose.rank import of_simulated_costs
+from specbench.cli import main
 from specbench.conformance import check_draft
 from specbench.engine.capture.lower import PackedWeights
 from specbench.engine.capture.program import ROUNDING, largest_difference
@@ -18,7 +20,7 @@ from specbench.engine.eager.model import EagerModel
 from specbench.engine.native.native_model import NativeModel
 from specbench.engine.native.prefill import LoweredPrompt
 from specbench.engine.selection import MOST_ERROR, checked_capture
-from specbench.engine.session import Prompt
+from specbench.engine.session import Model, Prompt
 from specbench.engine.weights.load import round_weights
 from specbench.errors import UserError
 from specbench.kernels import is_available, library
@@ -27,8 +29,10 @@ from specbench.loading import draft_name
 from specbench.methods.lookup.config import LookupConfig
 from specbench.methods.model.draft import ModelDraft
 from specbench.methods.quantised.config import QuantisedConfig
+from specbench.methods.quantised.draft import QuantisedDraft
 from specbench.methods.router.config import RouterConfig
 from specbench.sampling import Sampling
+from tests.support.calls import newest, small
 from tests.support.chi import ALARM, speculative_p_value
 from tests.support.decode import autoregressive, speculative
 from tests.support.networks import network
@@ -127,7 +131,7 @@ def test_sampled_texts_have_the_targets_distribution() -> None:
     whole = LlamaForCausalLM(config).eval()
     small, ends = copy.deepcopy(whole), frozenset({EOS})
     round_weights(small, 4)
-    draft = ModelDraft(checked_capture(NativeModel, small, VOCABULARY, ends, level_bits=4), VOCABULARY)
+    draft = QuantisedDraft(checked_capture(NativeModel, small, VOCABULARY, ends, level_bits=4), VOCABULARY)
     target = NativeModel(whole, VOCABULARY, ends)
     p_value, rejected = speculative_p_value(target, draft, PROMPT, 3, Sampling(1.0), 4, 1000)
     assert p_value > ALARM and rejected > 20
@@ -167,3 +171,52 @@ def test_a_recommendation_says_that_its_cost_is_simulated_in_a_router_too() -> N
     assert first.startswith("quantised-4-simulated-cost: its rounded weights are read at full size, so its c")
     assert second.startswith("router-lookup-quantised-8-simulated-cost: ") and "8-bit kernels" in second
     assert said("native") == []
+
+
+def test_it_is_the_middle_model_of_a_cascade(folders: dict[str, Path], tmp_path: Path) -> None:
+    """A copy drafts for the target in fewer bits, which drafts for the target."""
+    cascade = ("draft=cascade", "draft@draft.via=quantised", "draft.via.bits=4", "draft@draft.inner=lookup")
+    told = ("max_new_tokens=24", "limit=3", "gamma=5", "dtype=float32")
+    assert main(["run", *small(folders, tmp_path, *cascade, *told, kind="llama-draft")]) == 0
+    summary = newest(tmp_path)["summary"]
+    assert (summary["draft"], summary["identical"]) == ("cascade-lookup-quantised-4-simulated-cost", 1.0)
+    assert summary["tokens_per_pass"] > 1
+
+
+NATIVE = pytest.param(("engine=native",), marks=native)
+IN_ROWS = pytest.param(("engine=native", "batch=2"), marks=native)
+WITH_A_PENALTY = ("engine=eager", "sampling.repetition_penalty=1.2")
+OF_A_CASCADE = ("draft=cascade", "draft@draft.via=quantised", "draft@draft.inner=lookup")
+
+
+@pytest.mark.parametrize("told", [("engine=eager",), NATIVE, IN_ROWS, ("batch=2",), WITH_A_PENALTY, OF_A_CASCADE])
+def test_the_target_alone_reads_the_prompt(told: tuple[str, ...], folders: dict[str, Path], tmp_path: Path) -> None:
+    told = ("draft=quantised", "limit=3", "gamma=3", "sampling.temperature=1", *told)
+    assert main(["run", *small(folders, tmp_path, *told, kind="llama-draft")]) == 0
+    for prompt in newest(tmp_path)["prompts"]:
+        ours = prompt["speculative"]
+        if "batch=2" not in told:
+            assert (ours.draft_prompt_read, ours.draft_prompt_copied) == (0, prompt["prompt_tokens"] - 1)
+
+
+@pytest.mark.parametrize("rows", [None, 3])
+@pytest.mark.parametrize("kind", [EagerModel, pytest.param(NativeModel, marks=native)])
+def test_a_copied_prompt_has_the_targets_keys(kind: type[EagerModel], rows: int | None) -> None:
+    """q is that of the small network over the cache of the target's network, in a row of a batch as well."""
+    whole = network("llama", 4, layers=2)
+    small = copy.deepcopy(whole)
+    round_weights(small, 4)
+    target: Model = kind(whole, SIZE, ENDS)
+    draft = QuantisedDraft(kind(small, SIZE, ENDS), SIZE)
+    if rows is not None:
+        target, draft = target.in_batch(rows), draft.in_batch(rows)
+    prompt = Prompt((), (5, 9, 12, 30, 7, 3))
+    session, tokens, warm = target.start(prompt), [*prompt.prefix, 8], Sampling(1.0)
+    copied, read = draft.start_on(session, prompt, warm), draft.start(prompt, warm)
+    copied_1V, read_1V = copied.score(tokens, 6), read.score(tokens, 6)
+    with torch.inference_mode():
+        cache = whole(torch.tensor([prompt.prefix[:5]]), use_cache=True).past_key_values
+        expected_1V = small(torch.tensor([prompt.prefix[5:]]), past_key_values=cache).logits[0, :, :SIZE].softmax(-1)
+    assert torch.allclose(copied_1V, expected_1V, atol=1e-5) and not torch.allclose(read_1V, expected_1V, atol=1e-3)
+    session.extend([3])  # what it reads later is its own
+    assert target.start(prompt).length == 5 and draft.model.start(Prompt((), (4, 6))).length == 1
