@@ -37,7 +37,8 @@ def check(kind: str, engine: str, dtype: torch.dtype, lengths: tuple[int, ...]) 
             continue
         with in_fp32(made):
             exact = logits_after(made, tokens, length)
-        ours, theirs = ((one - exact).abs().mean() for one in (found, expected))
+        # The median row: where two experts score alike, rounding chooses another one, and that row is far off.
+        ours, theirs = ((one - exact).abs().mean(-1).median() for one in (found, expected))
         assert ours <= MOST_ERROR * theirs + 1e-3, (length, ours, theirs)
 
 

@@ -27,8 +27,9 @@ def random_heads(kind: str) -> Any:
 def made(kind: str, family: str, engine: Any = EagerModel, size: int = SIZE, seed: int = 4, end: int = 1) -> Any:
     """A target that hands over its states, and a draft of random heads on it."""
     own = network(family, seed)
+    width = return_states(own, "target")  # before steps are captured
     target = engine(own, size, frozenset({end}))
-    target.state_width = return_states(own, "target")
+    target.state_width = width
     return target, draft_on(kind, target)
 
 

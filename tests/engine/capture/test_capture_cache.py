@@ -324,7 +324,7 @@ def test_a_capture_of_several_rows_that_disagrees_with_one_row_is_made_again(
 
 
 @pytest.mark.full
-@pytest.mark.parametrize("step", ["one", "several", "last"])
+@pytest.mark.parametrize("step", ["one", "several", "prompt"])
 def test_rows_that_are_all_read_as_the_first_row_are_found(cache: Path, step: str) -> None:
     """Row 2 has read more tokens than row 1: the slots, positions and mask of row 1 are wrong for it."""
     model = start()
