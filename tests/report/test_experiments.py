@@ -22,6 +22,8 @@ NUMBERS = (
     "accept.lenience",
     "accept.tau",
     "draft.bits",
+    "draft.second.bits",
+    "draft.via.bits",
     "draft.layers",
     "draft.lengths",
     "draft.online_lr",
