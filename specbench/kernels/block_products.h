@@ -7,7 +7,7 @@
    channel by channel; values are summed slot by slot, in bf16 two at a time. The blocks' results are added up in order,
    whichever thread has read them. */
 enum { RANKS = 128, MOST_TILED_ROWS = 96, VALUES_AT_ONCE = 64, KEYS_AT_ONCE = 4 * LANES };
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
 enum { IN_PAIRS = 1 }; /* bf16 is multiplied as it is, two numbers of a row at once */
 #else
 enum { IN_PAIRS = 0 };
@@ -123,7 +123,7 @@ INLINED transpose(const void *keys, const int32_t *seen, int64_t from, int64_t e
 }
 
 static inline vec add_words(vec sum, vec many, float one, const int is_short) {
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
     if (is_short) return (vec)_mm512_dpbf16_ps((__m512)sum, (__m512bh)many, (__m512bh)_mm512_set1_ps(one));
 #endif
     return add_product(sum, many, one);
@@ -184,7 +184,7 @@ INLINED mix_block(const int rows, const int parts, const float *weights, const f
 #define MORE_DOTTED(SHORT)
 #endif
 KERNELS_OF(wide, 0)
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
 KERNELS_OF(pairs, 1)
 #else
 #define dots_pairs dots_wide
@@ -194,7 +194,7 @@ KERNELS_OF(pairs, 1)
 /* Two values [D] of bf16, channel by channel, to `out`; b is null if there is only one value. */
 static inline void lay_pair(const uint16_t *a, const uint16_t *b, int64_t d, float *out) {
     int64_t c = 0;
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
     static const uint16_t mixed[2][2 * LANES] = {
         {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
         {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55, 24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};

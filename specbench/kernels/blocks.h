@@ -88,7 +88,7 @@ static inline Weighed weigh_block(float *v, int64_t n, int64_t room, float scale
 /* The same of rows that are mixed in pairs, whose weights become bf16: of up to MOST_WEIGHED rows that see `n` slots of a block,
    with what is added to the scores of each, or null. */
 enum { MOST_WEIGHED = 4 };
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
 /* The scores from place k on, of which `left` are there, and minus infinity after the last. */
 static inline vec scores_at(const float *v, const float *added, int64_t k, int64_t left, float scale) {
     vec score = *(const vec *)(v + k) * scale;

@@ -140,7 +140,7 @@ static void linear(const Instruction *it, const float *x, int64_t x_stride, floa
     const char *numbers = (const char *)x;
     int64_t size = s && SHORT_STEP == 2 && !it->level_bits ? 2 : 4, stride = x_stride;
     const int in_digits = it->level_bits && TAKES_DIGITS;
-    float sums[2][MOST_TILED * BLOCK] __attribute__((aligned(BYTES)));
+    float sums[2][((int)MOST_TILED > (int)MOST_SUMMED ? MOST_TILED : MOST_SUMMED) * BLOCK] __attribute__((aligned(BYTES)));
     if (first == end) return;
     if (it->normed || size == 2 || even > k || in_digits) { /* as the products read it; each thread for itself, which is cheaper than to wait */
         if (it->normed) norm_rows(it, x, x_stride, scratch, size == 2 ? (uint16_t *)scratch : 0, even, k, rows);

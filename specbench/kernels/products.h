@@ -15,7 +15,7 @@ int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLO
    instructions for bf16 two inputs of one output, which these multiply and add at once, otherwise two outputs. */
 static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
     if (!is_short) return i * BLOCK + j;
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
     return (i / 2 * BLOCK + j) * 2 + i % 2;
 #else
     return i * BLOCK + (j % LANES) * 2 + j / LANES;
@@ -35,20 +35,27 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 }
 
 /* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
-   at most MOST_ROWS blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one.
+   at most MOST_SUMMED blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one.
    ..._ALONE: those that also read one block, the last of a map. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
-enum { MOST_ROWS = 8, MOST_BLOCKS = 4 };
+enum { MOST_ROWS = 8, MOST_BLOCKS = 4, MOST_SUMMED = 14 };
 #define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 4) T(wide, 3, 2) T(wide, 4, 2) T(wide, 5, 1) T(wide, 6, 1) T(wide, 7, 1) T(wide, 8, 1)
 #define WIDE_ALONE(T) T(wide, 1, 1) T(wide, 2, 1) T(wide, 3, 1) T(wide, 4, 1)
+#ifdef BF16_WIDENED /* two blocks at once come faster from memory */
+#define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 4) T(short, 4, 2) T(short, 5, 2) T(short, 6, 2) T(short, 7, 2) T(short, 8, 1)
+#define SHORT_ALONE(T) T(short, 1, 1) T(short, 2, 1) T(short, 3, 1) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1)
+#else
 #define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 4) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1) T(short, 7, 1) T(short, 8, 1)
+#endif
 #else /* 16. fp32 is limited by its loads, and gains nothing from the larger tiles */
-enum { MOST_ROWS = 6, MOST_BLOCKS = 4 };
+enum { MOST_ROWS = 6, MOST_BLOCKS = 4, MOST_SUMMED = 6 };
 #define WIDE_TILES(T) T(wide, 1, 4) T(wide, 2, 2) T(wide, 3, 1) T(wide, 4, 1) T(wide, 5, 1) T(wide, 6, 1)
 #define WIDE_ALONE(T) T(wide, 1, 1) T(wide, 2, 1)
 #define SHORT_TILES(T) T(short, 1, 4) T(short, 2, 3) T(short, 3, 2) T(short, 4, 1) T(short, 5, 1) T(short, 6, 1)
 #endif
+#ifndef SHORT_ALONE
 #define SHORT_ALONE(T) T(short, 1, 1) T(short, 2, 1) T(short, 3, 1)
+#endif
 
 /* A product of `rows` rows of x and `blocks` blocks of weights: sums over inputs in order, each in a register; `x_stride` and
    `even` count the inputs' numbers. Sizes are known at compile time. */
@@ -79,12 +86,17 @@ INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
 }
 
 /* Of bf16 weights. Inputs are also bf16, and taken in pairs, if there are instructions for it, and otherwise fp32. */
-#ifdef __AVX512BF16__
+#ifdef BF16_PAIRS
 typedef uint16_t Input;
 enum { SHORT_STEP = 2 };
 #else
 typedef float Input;
 enum { SHORT_STEP = 1 };
+#endif
+#ifdef BF16_WIDENED
+enum { FETCHES_NEAR = 1 };
+#else
+enum { FETCHES_NEAR = 0 };
 #endif
 INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
     const Input *x = all_x;
@@ -94,12 +106,11 @@ INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
     for (int64_t i = 0; i < even; i += SHORT_STEP)
         UNROLLED for (int b = 0; b < blocks; b++) {
             const uint16_t *w = (const uint16_t *)weight + (b * even + i) * BLOCK;
-            if (rows > 1) {
-                /* keeps the compiler from holding inputs from block to block, which would push sums out of registers */
-                __asm__ volatile("" : "+r"(x));
-                fetch((const char *)w + PAGE, SHORT_STEP * BLOCK * sizeof(uint16_t));
-            }
-#ifdef __AVX512BF16__
+            /* keeps the compiler from holding inputs from block to block, which would push sums out of registers */
+            if (rows > 1) __asm__ volatile("" : "+r"(x));
+            if (FETCHES_NEAR) fetch_near((const char *)w + PAGE, SHORT_STEP * BLOCK * sizeof(uint16_t));
+            else if (rows > 1) fetch((const char *)w + PAGE, SHORT_STEP * BLOCK * sizeof(uint16_t));
+#ifdef BF16_PAIRS
             __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
             UNROLLED for (int r = 0; r < rows; r++) {
                 int32_t two;
