@@ -12,7 +12,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specbench.deferred import torch
-from specbench.kernels import library
+from specbench.kernels import large_pages, library
 from specbench.kernels.check import HALF_SCALES
 from specbench.kernels.levels import AT_ONCE, GROUP
 
@@ -45,7 +45,7 @@ def packed_as_found(weight_NK: Tensor, bits: int) -> Tensor:
     levels_NK = torch.cat([levels.to(torch.int8).flatten(1)[:, :inputs] for levels, _ in parts]).contiguous()
     scales_NG = torch.cat([scales.squeeze(-1).half() for _, scales in parts]).contiguous()
     size = bits & ~HALF_SCALES
-    made = torch.empty(library().levels_size(outputs, inputs, size), dtype=torch.uint8)
+    made = large_pages.empty(library().levels_size(outputs, inputs, size), torch.uint8)
     library().pack_levels(levels_NK.data_ptr(), scales_NG.data_ptr(), made.data_ptr(), outputs, inputs, size)
     return made
 

@@ -86,7 +86,7 @@ INLINED dotted(const int32_t *x, int64_t x_stride, const void *weight, int64_t g
         ints sum[MOST_LEVEL_ROWS][2][WIDE_DIGITS];
         UNROLLED for (int r = 0; r < rows; r++)
             UNROLLED for (int d = 0; d < digits; d++) sum[r][0][d] = sum[r][1][d] = (ints){0} + x[r * x_stride + 1 + d];
-        fetch(w + PAGE, (1 + 2 * size) * BYTES);
+        fetch_weights(w + PAGE, (1 + 2 * size) * BYTES);
         UNROLLED for (int i = 0; i < size; i++) {
             bits low = *(const bits *)(w + (1 + 2 * i) * BYTES), high = *(const bits *)(w + (2 + 2 * i) * BYTES);
             UNROLLED for (int part = 0; part < 8 / size; part++) {

@@ -13,7 +13,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from specbench.deferred import torch
-from specbench.kernels import library
+from specbench.kernels import large_pages, library
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -39,7 +39,7 @@ def packed(weight_NK: Tensor, bits: int) -> Tensor:
     parts = [_levels(part_NK, bits, SHARES[8]) for part_NK in weight_NK.split(AT_ONCE)]
     levels_NK = torch.cat([levels.to(torch.int8).flatten(1)[:, :inputs] for levels, _ in parts]).contiguous()
     scales_NG = torch.cat([scales.squeeze(-1).bfloat16() for _, scales in parts]).contiguous()
-    made = torch.empty(library().levels_size(outputs, inputs, bits), dtype=torch.uint8)
+    made = large_pages.empty(library().levels_size(outputs, inputs, bits), torch.uint8)
     library().pack_levels(levels_NK.data_ptr(), scales_NG.data_ptr(), made.data_ptr(), outputs, inputs, bits)
     return made
 

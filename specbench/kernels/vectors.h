@@ -163,8 +163,8 @@ static void exp_all(float *v, int64_t count, float most, float factor) {
 
 /* Weights are fetched before they are needed: past the end of a page the processor's own fetching stops, and what another
    model has pushed out of the cache comes from memory. A product of several rows fetches one page ahead. One row reads as fast
-   without, but where bf16 is widened: there a step is 7% faster by it. (8 rows of a map in bf16 pairs, on 2 cores with AVX-512: 1.05
-   times one row; half a page or two ahead 1.4 times.) */
+   without, but where bf16 is widened: there a step is 7% faster by it. (8 rows of a map in bf16 pairs, on 2 cores with AVX-512:
+   1.05 times one row; half a page or two ahead 1.4 times.) */
 #define UNROLLED _Pragma("GCC unroll 16")
 #define INLINED static inline __attribute__((always_inline)) void /* sizes that a caller gives as constants are known in it */
 enum { LINE = 64, PAGE = 1 << 12, AT_FIRST = 1 << 15 }; /* bytes */
@@ -173,9 +173,14 @@ static inline void fetch(const char *from, int64_t bytes) {
     UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 2);
 }
 
-/* The same to the first cache. */
-static inline void fetch_near(const char *from, int64_t bytes) {
-    UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 3);
+/* Weights that a product reads soon: where bf16 is widened, to the first cache. */
+#ifdef BF16_WIDENED
+enum { SOON = 3 };
+#else
+enum { SOON = 2 };
+#endif
+static inline void fetch_weights(const char *from, int64_t bytes) {
+    UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, SOON);
 }
 
 /* The same of more bytes than are worth unrolling. */

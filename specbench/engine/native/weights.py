@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine import paged
-from specbench.kernels import library
+from specbench.kernels import large_pages, library
 from specbench.kernels.check import HALF_SCALES
 from specbench.kernels.found_levels import packed_as_found
 from specbench.kernels.levels import packed
@@ -19,7 +19,7 @@ PACKED_ROWS, PACKED_BYTES, BLOCKS = 8192, 2**22, 128
 def laid_out(weight: Tensor) -> Tensor:
     """A weight [N, K] as `kernels.c` reads it."""
     weight, (outputs, inner) = weight.contiguous(), weight.shape
-    made = torch.empty(library().packed_size(outputs, inner), dtype=weight.dtype)
+    made = large_pages.empty(library().packed_size(outputs, inner), weight.dtype)
     few = min(PACKED_ROWS, max(BLOCKS, PACKED_BYTES // (inner * weight.itemsize) // BLOCKS * BLOCKS))
     place, of_rows = made.data_ptr(), library().packed_size(few, inner) * made.itemsize
     for rows in weight.split(few):
