@@ -46,3 +46,12 @@ def test_memory_is_freed_with_its_last_tensor() -> None:
     del dropped
     assert mapped() - before < 2**29
     assert large_pages.empty(10, torch.uint8).data_ptr() != kept.data_ptr()
+
+
+def test_memory_that_is_missing_is_an_error_that_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*arguments: object, **named: object) -> None:
+        raise OSError(12, "Cannot allocate memory")
+
+    monkeypatch.setattr(mmap, "mmap", refused)
+    with pytest.raises(MemoryError, match=r"no memory for weights of 1\.07 GB"):
+        large_pages.empty(2**30, torch.uint8)
