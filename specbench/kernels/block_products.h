@@ -4,7 +4,7 @@
    a tile, which are the query heads of a key head for each of some tokens. The slots that a row sees count by their rank,
    from 0 on, and blocks are of ranks, so that the sums of a row depend neither on the slots between them nor on other rows:
    a path of a tree is summed as a chain is. Within a block keys lie transposed, a slot a lane, and a score is summed
-   channel by channel; values are summed slot by slot, in bf16 two at a time. The blocks' results are added up in order,
+   channel by channel; values are summed slot by slot, pairs of bf16 two at a time. The blocks' results are added up in order,
    whichever thread has read them. */
 enum { RANKS = 128, MOST_TILED_ROWS = 96, VALUES_AT_ONCE = 64, KEYS_AT_ONCE = 4 * LANES };
 #ifdef BF16_PAIRS

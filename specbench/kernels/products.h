@@ -11,8 +11,8 @@ static inline int64_t filled_up(int64_t k) { return (k + INPUTS - 1) / INPUTS * 
 /* The number of floats (bf16: of 16 bits) that `pack` writes. */
 int64_t packed_size(int64_t n, int64_t k) { return (n + BLOCK - 1) / BLOCK * BLOCK * filled_up(k); }
 
-/* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: with
-   instructions for bf16 two inputs of one output, which these multiply and add at once, otherwise two outputs. */
+/* Where the weight of output j of a block and input i goes, among the block's weights. In bf16 two share a word: two
+   inputs of one output where pairs are multiplied and added at once, otherwise two outputs. */
 static inline int64_t place(int64_t i, int64_t j, int64_t is_short) {
     if (!is_short) return i * BLOCK + j;
 #ifdef BF16_PAIRS
@@ -35,7 +35,8 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 }
 
 /* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
-   at most MOST_SUMMED blocks, and the largest tiles have one block: the parts that more rows are cut into differ by one.
+   at most MOST_SUMMED blocks. More rows than MOST_ROWS are cut into parts that differ by one: tiles of 5 rows and more
+   have as many blocks as those of one row less, but for the largest, which have one.
    ..._ALONE: those that also read one block, the last of a map. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
 enum { MOST_ROWS = 8, MOST_BLOCKS = 4, MOST_SUMMED = 14 };
@@ -85,7 +86,7 @@ INLINED wide_product(const int rows, const int blocks, PRODUCT_OF) {
     put_sums(rows, blocks, sum, out);
 }
 
-/* Of bf16 weights. Inputs are also bf16, and taken in pairs, if there are instructions for it, and otherwise fp32. */
+/* Of bf16 weights. Inputs are also bf16, and taken in pairs, where pairs are multiplied, and otherwise fp32. */
 #ifdef BF16_PAIRS
 typedef uint16_t Input;
 enum { SHORT_STEP = 2 };
@@ -144,7 +145,7 @@ static inline int64_t at_once(int64_t rows, int64_t most) {
 }
 
 /* Matrix registers (AMX): one instruction multiplies up to 16 rows of 32 inputs with the weights of 16 outputs, which lie as
-   `pack` puts them for AVX-512, and takes as long for 16 rows as for one. So a product reads its weights at the speed of
+   `pack` puts them for pairs, and takes as long for 16 rows as for one. So a product reads its weights at the speed of
    the cache they are in, whatever the number of rows, and one row is summed in the order of many. */
 #ifdef TILES
 enum { OF_A_TILE = 16, MOST_TILED = 2 * OF_A_TILE };

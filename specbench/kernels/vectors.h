@@ -24,7 +24,8 @@
 
 /* Instructions for bf16 multiply numbers as they are, two inputs at once. Where an Intel processor has them and shows no AMX, as in
    some virtual machines, bf16 is widened all the same: they make 87 GF/s of a core there, and those for fp32 180. On AMD's
-   processors, which have no AVX512-FP16, they are the faster ones. */
+   processors up to Zen 5, which have no AVX512-FP16, they are the faster ones. (AMX that Linux refuses leaves the pairs; so does a
+   compiler that does not know AVX512-FP16, as GCC 11.) */
 #if defined(__AVX512BF16__) && (defined(__AMX_BF16__) || !defined(__AVX512FP16__))
 #define BF16_PAIRS
 #elif defined(__AVX512BF16__)
@@ -173,6 +174,11 @@ static inline void fetch(const char *from, int64_t bytes) {
     UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, 2);
 }
 
+/* The same of more bytes than are worth unrolling. */
+static inline void fetch_lines(const char *from, int64_t bytes) {
+    for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
+}
+
 /* Weights that a product reads soon: where bf16 is widened, to the first cache. */
 #ifdef BF16_WIDENED
 enum { SOON = 3 };
@@ -181,11 +187,6 @@ enum { SOON = 2 };
 #endif
 static inline void fetch_weights(const char *from, int64_t bytes) {
     UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, SOON);
-}
-
-/* The same of more bytes than are worth unrolling. */
-static inline void fetch_lines(const char *from, int64_t bytes) {
-    for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
 }
 
 /* The last channels, fewer than a vector has, and zeros. In loops over single numbers the compiler would round the sums

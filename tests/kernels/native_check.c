@@ -89,6 +89,7 @@ static void check_maps(int64_t rows) {
     for (int64_t s = 0; s < 2; s++) {
         check_linear(rows, 21, 75, s, -1, 0, 0, 0);
         check_linear(rows, 64, 160, s, RELU, 0, 1, 0);
+        check_linear(rows, 21, 400, s, -1, 0, 0, 0); /* each of three threads has a tile of four blocks */
         check_linear(rows, 33, 31, s, GELU, 1, 1, 0);
         check_linear(rows, 33, 31, s, SILU, 1, 0, 0);
     }

@@ -26,6 +26,7 @@ from specbench.engine.capture.nodes import (
 from specbench.engine.capture.torch_private import computes_bf16, lay_out, packed_linear
 from specbench.engine.experts import ExpertReads
 from specbench.engine.operations import kernels
+from specbench.kernels import large_pages
 from specbench.kernels.found_levels import AS_FOUND, bits_found
 
 
@@ -87,7 +88,7 @@ class PackedWeights:
     def refresh(self) -> None:
         """Lay out again, in place, the weights as they are now."""
         for (layout, *_), (weight, laid_out) in self._made.items():
-            with torch.inference_mode(laid_out.is_inference()), torch.no_grad():
+            with torch.inference_mode(laid_out.is_inference()), torch.no_grad(), large_pages.avoided():
                 laid_out.copy_(layout(weight))
 
 
