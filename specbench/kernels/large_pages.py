@@ -1,7 +1,7 @@
 """Memory for packed weights in large pages, where Linux gives them.
 
-A step reads all weights once, and the processor looks up the address of each page. With pages of 4 KB a step of 135M
-parameters in bf16 took 8% longer, and one of six tokens 10%. One thread at a time may ask.
+A step reads all weights once, and the processor looks up the address of each page. A step of 135M parameters in
+bf16 took 8% longer with pages of 4 KB, and one of six tokens 10%. One thread at a time may ask.
 """
 
 from __future__ import annotations

@@ -36,7 +36,7 @@ void pack(const void *weight, void *out, int64_t n, int64_t k, int64_t is_short)
 
 /* Tiles, as (rows, blocks), whose sums, weights and an input fit the registers of this machine. The sums of a tile are
    at most MOST_SUMMED blocks. More rows than MOST_ROWS are cut into parts that differ by one: tiles of 5 rows and more
-   have as many blocks as those of one row less, but for the largest, which have one.
+   have as many blocks as tiles of one row less, but for the largest, which have one.
    ..._ALONE: those that also read one block, the last of a map. */
 #if defined(__AVX512F__) || defined(__aarch64__) /* 32 registers */
 enum { MOST_ROWS = 8, MOST_BLOCKS = 4, MOST_SUMMED = 14 };
