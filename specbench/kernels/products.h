@@ -104,7 +104,7 @@ INLINED short_product(const int rows, const int blocks, PRODUCT_OF) {
             const uint16_t *w = (const uint16_t *)weight + (b * even + i) * BLOCK;
             /* keeps the compiler from holding inputs from block to block, which would push sums out of registers */
             if (rows > 1) __asm__ volatile("" : "+r"(x));
-            if (rows > 1 || SOON == 3) fetch_weights((const char *)w + PAGE, SHORT_STEP * BLOCK * sizeof(uint16_t));
+            if (rows > 1 || FETCHES_FOR_ONE) fetch_weights((const char *)w + PAGE, SHORT_STEP * BLOCK * sizeof(uint16_t));
 #ifdef BF16_PAIRS
             __m512bh low = (__m512bh)_mm512_loadu_si512(w), high = (__m512bh)_mm512_loadu_si512(w + 2 * LANES);
             UNROLLED for (int r = 0; r < rows; r++) {

@@ -179,11 +179,11 @@ static inline void fetch_lines(const char *from, int64_t bytes) {
     for (const char *at = from; at < from + bytes; at += LINE) __builtin_prefetch(at, 0, 2);
 }
 
-/* Weights that a product reads soon: where bf16 is widened, to the first cache. */
+/* Weights that a product reads soon: where bf16 is widened, to the first cache, and also for one row. */
 #ifdef BF16_WIDENED
-enum { SOON = 3 };
+enum { SOON = 3, FETCHES_FOR_ONE = 1 };
 #else
-enum { SOON = 2 };
+enum { SOON = 2, FETCHES_FOR_ONE = 0 };
 #endif
 static inline void fetch_weights(const char *from, int64_t bytes) {
     UNROLLED for (int64_t at = 0; at < bytes; at += LINE) __builtin_prefetch(from + at, 0, SOON);

@@ -20,10 +20,9 @@ CHECK = Path(__file__).parent / "native_check.c"
 PASSES_CHECK = Path(__file__).parent / "native_passes_check.c"
 COMPILER = shutil.which("gcc") or shutil.which("cc")
 SANITIZED = ("-O1", "-g", "-fsanitize=address,undefined", "-fno-sanitize=alignment,shift", "-fno-sanitize-recover=all")
-# Bytes of a vector: without vectors of its own a processor has those of its base.
-WIDTHS = {"x86-64": 16, "haswell": 32, "skylake-avx512": 64, "cooperlake": 64, "sapphirerapids": 64}
 WIDENED = "skylake-avx512 -DBF16_WIDENED"  # as where instructions for bf16 are slower than those for fp32
-WIDTHS[WIDENED] = 64
+# Bytes of a vector: without vectors of its own a processor has those of its base.
+WIDTHS = {"x86-64": 16, "haswell": 32, "skylake-avx512": 64, "cooperlake": 64, "sapphirerapids": 64, WIDENED: 64}
 NEEDS = dict(zip(WIDTHS, ("sse2", "avx2", "avx512bw", "avx512_bf16", "amx_bf16", "avx512bw"), strict=True))
 
 pytestmark = pytest.mark.skipif(COMPILER is None, reason="there is no C compiler")
