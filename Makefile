@@ -34,17 +34,17 @@ TEXTS   ?= specbench/shipped/data/sum-mini-train.jsonl.gz
 PROMPTS ?= 1600
 MINUTES ?= 15
 LEARNED := distill.target=$(TARGET) 'data.path=[study/prompts.jsonl]' data.hold_out=40 distill.greedy=0.5 distill.sampled=1 \
-  distill.max_new_tokens=96 distill.outputs=study/outputs optim.batch_size=8 optim.max_minutes=$(MINUTES) log_steps=20 save_steps=50
+  distill.max_new_tokens=96 distill.outputs=study/outputs distill.states=study/states optim.batch_size=8 optim.max_minutes=$(MINUTES) log_steps=20 save_steps=50
 OF_distill   := model.family=own model.decoder_layers=2 optim.lr=0.001 optim.lr_scale=flat
 OF_eagle     := optim.lr=0.05
-OF_eagle3    := optim.lr=0.05
+OF_eagle3    := optim.lr=0.05 eagle.vocabulary=8192
 OF_mtp       := optim.lr=0.05
 OF_peagle    := optim.lr=0.05
 OF_pard      := model.start_from=study/distill
 OF_medusa    := heads.number=2 heads.rank=1
 OF_hydra     := heads.number=2 heads.narrow=32 heads.rank=1
 OF_blockwise := blockwise.hidden=192
-LEARNING := distill eagle eagle3 medusa hydra mtp dflash dspark peagle blockwise pard
+LEARNING := eagle3 distill eagle medusa hydra mtp dflash dspark peagle blockwise pard
 REAL := copy lookahead quantised exit skip window ngrams distilled router cascade heads rules trees
 study/prompts.jsonl: $(READY)
 	mkdir -p study

@@ -39,7 +39,7 @@ def environment() -> Environment:
 
     return {
         "specbench": __version__,
-        "commit": _commit(),
+        "commit": commit(),
         "python": platform.python_version(),
         "versions": {package: _version(package) for package in PACKAGES},
         "platform": platform.platform(),
@@ -50,6 +50,13 @@ def environment() -> Environment:
         "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
         "cuda": torch.version.cuda,
     }
+
+
+def code() -> str:
+    """The commit of this code, or its version outside a checkout."""
+    from specbench import __version__
+
+    return commit() or __version__
 
 
 def time_stamp() -> str:
@@ -78,7 +85,7 @@ def _version(package: str) -> str | None:
         return None
 
 
-def _commit() -> str | None:
+def commit() -> str | None:
     """The commit, with '+changes' if tracked files differ from it.
 
     Of a tree that `tools/gpu_tree.py` has laid out, and which is no checkout, its file says it.

@@ -16,7 +16,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.batch import bytes_of_row
 from specbench.engine.out_of_memory import is_out_of_memory
 from specbench.engine.session import Model, Prompt
-from specbench.environment import time_stamp
+from specbench.environment import code, time_stamp
 from specbench.errors import MachineError, UserError
 from specbench.experiment.between_prompts import Decoded, decoded, give_completions, learn_from, put_answers
 from specbench.experiment.drafting_plan import with_gamma
@@ -199,7 +199,12 @@ def _decode_missing(
         return
     if journal.prompts:
         progress.note(f"resuming after {len(journal.prompts)} finished prompts")
-    journal.begin_part(time_stamp(), choice)
+    if journal.prompts and (before := journal.other_code(now := code())):
+        progress.note(
+            f"these are of other code ({', '.join(before)}, now {now}): the record counts as one of uncommitted "
+            "changes; force=true begins again"
+        )
+    journal.begin_part(time_stamp(), choice, code())
     progress.say("warming up")
     if parts.config.batch > 1:
         require_memory(parts)

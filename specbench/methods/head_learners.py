@@ -23,7 +23,8 @@ from specbench.engine.saved_heads import SavedHeads
 from specbench.methods.blockwise.draft import BlockwiseHeads
 from specbench.methods.hydra.network import HydraHeads
 from specbench.methods.medusa.draft import MedusaHeads
-from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.frozen import FrozenTargetLearner, Seen
+from specbench.train.logits import Logits
 from specbench.train.losses import distillation_loss
 from specbench.train.recipe_schema import Recipe
 
@@ -32,7 +33,7 @@ class TargetOutput(NamedTuple):
     """The target's input and output. Token t + 1 of `ids_BT` follows state t, and its logits are row t of `p_BTV`."""
 
     states_BTD: torch.Tensor  # what its head reads
-    p_BTV: torch.Tensor  # its logits
+    p_BTV: Logits
     ids_BT: torch.Tensor  # what its decoder read
 
 
@@ -50,10 +51,8 @@ class HeadLearner(FrozenTargetLearner[TargetOutput]):
     def new_heads(self, recipe: Recipe, width: int, logits: int) -> SavedHeads:
         """The heads of `recipe` for a target whose last state has `width` numbers, and whose head so many logits."""
 
-    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        with self.head_inputs() as states, torch.no_grad():
-            logits_BTV = self.target(**given).logits
-        return TargetOutput(states[-1], logits_BTV, given.get("decoder_input_ids", given["input_ids"]))
+    def output_of(self, seen: Seen, given: dict[str, torch.Tensor]) -> TargetOutput:
+        return TargetOutput(seen.head_BTD, seen.p_BTV, seen.ids_BT)
 
     def project(self, states: torch.Tensor) -> torch.Tensor:
         """The target's own output projection."""
@@ -74,15 +73,18 @@ class BlockwiseLearner(HeadLearner):
     def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         farthest = labels_BT.shape[1] - (1 if self.target.config.is_encoder_decoder else 2)
         ahead = min(int(torch.randint(1, self.trained.heads, ())), farthest)
-        if ahead < 1:  # texts of one token
+        counted_BT = (labels_BT := self.of_rows(labels_BT)[:, max(ahead, 0) :]) != -100
+        if ahead < 1 or not counted_BT.any():  # texts of one token
             return self.trained.out_KHD.sum() * 0.0
-        labels_BT = self.of_rows(labels_BT)[:, ahead:]
-        return distillation_loss(output.p_BTV[:, ahead:], self.logits(output, ahead), labels_BT, self.kl_weight)
+        q_NV = self._of_head(output.states_BTD[:, :-ahead][counted_BT], ahead)
+        return distillation_loss(output.p_BTV[:, ahead:][counted_BT], q_NV, labels_BT[counted_BT], self.kl_weight)
 
     def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
         states_BTD = output.states_BTD[:, :-ahead]
-        rows_KNV = self.trained.logits(states_BTD.flatten(0, 1), slice(ahead - 1, ahead), self.project)
-        return rows_KNV.view(*states_BTD.shape[:2], -1)
+        return self._of_head(states_BTD.flatten(0, 1), ahead).view(*states_BTD.shape[:2], -1)
+
+    def _of_head(self, states_ND: torch.Tensor, ahead: int) -> torch.Tensor:
+        return self.trained.logits(states_ND, slice(ahead - 1, ahead), self.project)[0]
 
 
 class AllHeadsLearner(HeadLearner):

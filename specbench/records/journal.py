@@ -156,10 +156,14 @@ class Journal:
         else:
             raise Unreadable("neither a part nor a prompt")
 
-    def begin_part(self, started: str, gamma: DraftingPlan) -> None:
-        """A process starts or resumes the run, with this choice of gamma."""
-        self.parts.append({"started": started, "gamma": gamma, "after_prompts": len(self.prompts)})
+    def begin_part(self, started: str, gamma: DraftingPlan, code: str) -> None:
+        """A process of this code starts or resumes the run, with this choice of gamma."""
+        self.parts.append({"started": started, "gamma": gamma, "after_prompts": len(self.prompts), "code": code})
         self._append({"part": self.parts[-1]})
+
+    def other_code(self, code: str) -> list[str]:
+        """The code of the earlier processes, as far as it is known and not `code`."""
+        return sorted({part["code"] for part in self.parts if part.get("code", code) != code})
 
     def add(self, prompt: PromptRecord) -> None:
         """Append a finished prompt; it is on the disk when this returns."""

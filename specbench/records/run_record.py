@@ -118,6 +118,7 @@ class Process(TypedDict):
     started: str
     gamma: DraftingPlan
     after_prompts: int
+    code: NotRequired[Annotated[str, "its commit, or version outside a checkout; older records lack it"]]
     run: NotRequired[Annotated[int, "with runs=N: which of the N it is, from 1"]]
 
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
 from safetensors import SafetensorError
@@ -21,10 +21,13 @@ from safetensors.torch import load_file
 from torch import nn
 from transformers import PreTrainedModel, PreTrainedTokenizerFast
 
+from specbench.engine.eager.network_parts import Taps
 from specbench.engine.saved_heads import fingerprint, reason
 from specbench.errors import UserError, first_line
 from specbench.train.draft_alpha import alphas
 from specbench.train.held_out import prompts
+from specbench.train.kept_states import KeptStates
+from specbench.train.logits import Logits, computed
 from specbench.train.recipe_places import short_name
 from specbench.train.recipe_rows import Row
 from specbench.train.recipe_schema import Recipe
@@ -34,7 +37,17 @@ class TargetOutput(Protocol):
     """What the target read and computed; `p_BTV` are its logits."""
 
     @property
-    def p_BTV(self) -> torch.Tensor: ...
+    def p_BTV(self) -> Logits: ...
+
+
+class Seen(NamedTuple):
+    """One run of the target over a batch. Its logits at t are about the token after t."""
+
+    ids_BT: torch.Tensor  # what its decoder read
+    head_BTD: torch.Tensor  # what its head read
+    taps: list[torch.Tensor]  # [B, T, D] at each of the learner's depths
+    p_BTV: Logits
+    output: Any  # the rest, None if its states were kept
 
 
 S = TypeVar("S", bound=TargetOutput)
@@ -65,6 +78,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.kl_weight = recipe.distill.kl_weight
         self._target = (target.eval().requires_grad_(False),)  # in a tuple: not a submodule
         self._last_read: tuple[dict[str, torch.Tensor], S] | None = None
+        self.kept: KeptStates | None = None  # of the texts to learn on: then the target does not run
 
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         """Weights of a checkpoint; the trained part was called `heads`, `eagle`, ... when some were written."""
@@ -85,9 +99,28 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         finally:
             hook.remove()
 
-    @abstractmethod
-    def read(self, given: dict[str, torch.Tensor]) -> S:
-        """Run the frozen target on one batch, and return its logits and what the loss needs besides."""
+    @property
+    def depths(self) -> tuple[int, ...]:
+        """After how many of the target's layers states are read."""
+        return ()
+
+    def read(self, given: dict[str, torch.Tensor], rows_B: torch.Tensor | None = None) -> S:
+        """The target's logits on one batch, and what the loss needs besides.
+
+        `rows_B`: which of the texts to learn on they are, whose states may be kept.
+        """
+        ids_BT = given.get("decoder_input_ids", given["input_ids"])
+        if self.kept is not None and rows_B is not None:
+            head_BTD, *states = self.kept.of(rows_B, ids_BT.shape[1])
+            return self.output_of(Seen(ids_BT, head_BTD, states, self.kept.logits(head_BTD), None), given)
+        with torch.no_grad(), self.head_inputs() as heads, closing(Taps(self.target, self.depths)) as taps:
+            output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)
+            seen = Seen(ids_BT, heads[-1], taps.taken(), output.logits, output)
+        return self.output_of(seen, given)
+
+    def output_of(self, seen: Seen, given: dict[str, torch.Tensor]) -> S:
+        """What the loss reads, from the target's run over the batch `given`; not called by a `read` of its own."""
+        raise NotImplementedError
 
     @abstractmethod
     def loss_of(self, output: S, labels_BT: torch.Tensor) -> torch.Tensor:
@@ -106,12 +139,13 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         attention_mask: torch.Tensor,
         labels: torch.Tensor,
         decoder_input_ids: torch.Tensor | None = None,
+        row: torch.Tensor | None = None,
     ) -> dict[str, torch.Tensor]:
-        """The loss on one batch, as the Trainer takes it."""
+        """The loss on one batch, as the Trainer takes it; `row` are the numbers [B] of its texts."""
         given = {"input_ids": input_ids, "attention_mask": attention_mask}
         if decoder_input_ids is not None:
             given["decoder_input_ids"] = decoder_input_ids
-        return {"loss": self.loss_of(self.read(given), labels)}
+        return {"loss": self.loss_of(self.read(given, row), labels)}
 
     def of_rows(self, labels_BT: torch.Tensor) -> torch.Tensor:
         """Labels of what the target's row t predicts: of a decoder-only target that is token t + 1."""
@@ -124,7 +158,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
 
         def logits(**given: torch.Tensor) -> SimpleNamespace:
             output = self._read_once(given)
-            q_BTV = torch.zeros_like(output.p_BTV)
+            q_BTV = torch.zeros_like(computed(output.p_BTV))
             q_BTV[:, ahead:] = self.logits(output, ahead)
             return SimpleNamespace(logits=q_BTV)
 

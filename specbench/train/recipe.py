@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -42,6 +42,7 @@ from specbench.train.checkpoints import CHECKPOINTS, SECONDS, MarksWhole, has_en
 from specbench.train.fitting import with_depths
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.held_out import bleu_metric, held_out_prompts, measure, prompts
+from specbench.train.kept_states import KeptStates
 from specbench.train.next_command import PROMPTS
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_places import require_made, resolve, with_places
@@ -49,9 +50,9 @@ from specbench.train.recipe_rows import Row
 from specbench.train.recipe_schema import Recipe
 from specbench.train.resuming import claim, is_done, release
 from specbench.train.sets import evaluation_set, padded_batch, training_rows, training_set
-from specbench.train.target_texts import special_ids
+from specbench.train.target_texts import special_ids, weights_of
 from specbench.train.tokenizers import make_tokenizer
-from specbench.train.trainers import Clock, DistillTrainer, SizedTrainer, seconds_in, use_byte_dropout
+from specbench.train.trainers import Clock, DistillTrainer, LogitsOf, SizedTrainer, seconds_in, use_byte_dropout
 
 
 def train(recipe: Recipe, composed_from: str | None = None) -> Path:
@@ -140,13 +141,26 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
         model = make_learner(with_depths(recipe, target.config), target, train_set)
         if recipe.distill.start_from:
             model.continue_from(Path(resolve(recipe.distill.start_from)))
+    kept = _kept_states(recipe, target, train_set, getattr(model, "depths", ())) if recipe.distill.states else None
+    if isinstance(model, FrozenTargetLearner):
+        model.kept = kept
     eval_set = evaluation_set(recipe, tokenizer) if not recipe.on_frozen_target else None
     minutes = recipe.optim.max_minutes
     clock = Clock(output / SECONDS, None if minutes is None else 60 * minutes)
-    trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output, clock)
+    of_kept = None if kept is None else kept.logits_of
+    trainer = make_trainer(recipe, model, tokenizer, train_set, eval_set, target, output, clock, of_kept)
     trainer.add_callback(MarksWhole())  # first: a time that is over ends the training at a whole checkpoint
     trainer.add_callback(clock)
     return _Begun(held, tokenizer, model, target, train_set, trainer, clock)
+
+
+def _kept_states(
+    recipe: Recipe, target: PreTrainedModel | None, train_set: Dataset, depths: Sequence[int]
+) -> KeptStates:
+    """The states of `target` along the texts to train on, of which it computes those that no recipe has kept yet."""
+    assert target is not None and recipe.distill.states is not None  # `recipe_checks`
+    folder, texts = Path(resolve(recipe.distill.states)), list(train_set["input_ids"])
+    return KeptStates(folder, target, texts, depths, weights_of(recipe, target), recipe.progress)
 
 
 def _restore(begun: _Begun, checkpoint: Path) -> None:
@@ -251,6 +265,7 @@ def make_trainer(
     target: PreTrainedModel | None,
     output: Path,
     clock: Clock | None = None,
+    kept: LogitsOf | None = None,
 ) -> Trainer:
     """The Trainer of the recipe: of a model, on the data or against `target`, or of a learner, which has its target.
 
@@ -259,8 +274,9 @@ def make_trainer(
     pairs, learns = recipe.task == "seq2seq", isinstance(model, FrozenTargetLearner)
     make: Callable[..., Trainer] = SizedTrainer
     if target is not None and not learns:
-        make = partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight)
+        make = partial(DistillTrainer, target=target, kl_weight=recipe.distill.kl_weight, kept=kept)
     told = arguments(recipe, output, eval_set is not None)
+    told.remove_unused_columns = kept is None  # the numbers of the texts, which a model has no argument for
     batching: Callable[..., Any] = default_data_collator
     if pairs:
         batching = DataCollatorForSeq2Seq(tokenizer, model=model.target if learns else model)

@@ -77,6 +77,10 @@ def check(recipe: Recipe) -> Recipe:
             "data.completions=true: needs data.path=[FILE,...] of prompts and a decoder-only distill.target, which "
             "completes them"
         )
+    if recipe.distill.states and (not recipe.data.completions or PLAN_OF[recipe.kind] == "look_ahead"):
+        raise UserError(
+            "distill.states: needs data.completions, and a kind that reads them as they are (not pass); leave it out"
+        )
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")
     return recipe

@@ -150,6 +150,11 @@ class DistillPlan:
         "a folder that keeps what the target writes, for all recipes with the same target, prompts and settings; "
         "unset: each keeps its own in its output",
     )
+    states: str | None = key(
+        None,
+        "completions: a folder that keeps the target's states along them, for all recipes with the same target and "
+        "texts: it reads each once; unset: it runs in each step",
+    )
 
 
 @dataclass

@@ -30,11 +30,12 @@ LEFT = (CHECKPOINTS, "tokenizer", "target-greedy.jsonl", "target-sampled.jsonl",
 NOT_IDENTITY = (
     "name", "takes", "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps",
     "data.eval_path", "data.eval_rows", "data.test", "data.test_rows", "data.passages.test", "optim.max_minutes",
-    "distill.outputs",
+    "distill.outputs", "distill.states",
 )  # fmt: skip
 # What says how a training is shown or saved, and changes neither its weights nor its card.
 NOT_RESULT = (
     "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps", "distill.outputs",
+    "distill.states",
 )  # fmt: skip
 FILES = ("data.path", "data.exclude", "data.passages.path", "data.passages.exclude", "tokenizer.extra")
 MODELS = ("model.start_from", "tokenizer.start_from", "distill.target", "distill.start_from")

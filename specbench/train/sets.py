@@ -119,13 +119,15 @@ def completed(
     if not whole:
         raise UserError("distill.greedy and distill.sampled are 0: nothing to learn on")
     masks, lengths = [[1] * len(ids) for ids in whole], [len(ids) for ids in whole]
-    return Dataset.from_dict({"input_ids": whole, "attention_mask": masks, "labels": labels, "length": lengths})
+    columns = {"input_ids": whole, "attention_mask": masks, "labels": labels, "length": lengths}
+    return Dataset.from_dict(columns | {"row": range(len(whole))})
 
 
 def padded_batch(rows: Sequence[Mapping[str, Any]], pad: int) -> dict[str, torch.Tensor]:
     """Rows of `completed` as one batch, filled up with `pad` at the end, where nothing counts."""
     fill = {"input_ids": pad, "attention_mask": 0, "labels": -100}
-    return {name: padded([list(row[name]) for row in rows], empty) for name, empty in fill.items()}
+    batch = {name: padded([list(row[name]) for row in rows], empty) for name, empty in fill.items()}
+    return batch | ({"row": torch.tensor([row["row"] for row in rows])} if "row" in rows[0] else {})
 
 
 def evaluation_set(recipe: Recipe, tokenizer: PreTrainedTokenizerFast) -> Dataset | None:

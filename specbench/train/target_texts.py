@@ -121,13 +121,19 @@ def outputs_file(
     distill = recipe.distill
     if distill.outputs is None:
         return output / f"target-{name}.jsonl"
-    place = Path(resolve(distill.target or ""))
-    commit = distill.revision or getattr(getattr(target, "config", None), "_commit_hash", None)
-    weights = digest_of_weights(place) if place.exists() else "@".join(filter(None, (distill.target, commit)))
+    weights = weights_of(recipe, target)
     settings = [name, recipe.seed, recipe.task, distill.max_new_tokens, distill.per_source, recipe.bf16]
     folder = Path(resolve(distill.outputs))
     require_writable(folder, "distill.outputs=FOLDER")
     return folder / f"target-{name}-{json_digest([weights, settings, sources])}.jsonl"
+
+
+def weights_of(recipe: Recipe, target: PreTrainedModel | None) -> str:
+    """What tells the target's weights from others: a digest of a folder's, or a model of the hub at its commit."""
+    distill = recipe.distill
+    place = Path(resolve(distill.target or ""))
+    commit = distill.revision or getattr(getattr(target, "config", None), "_commit_hash", None)
+    return digest_of_weights(place) if place.exists() else "@".join(filter(None, (distill.target, commit)))
 
 
 class KeptOutput(TypedDict):

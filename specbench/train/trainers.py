@@ -18,6 +18,7 @@ from transformers import PreTrainedModel, Seq2SeqTrainer, TrainerCallback
 
 from specbench import border
 from specbench.border import Unreadable
+from specbench.train.logits import Logits
 from specbench.train.losses import distillation_loss, mean_overlap
 
 SHORT_FILE = 1000  # bytes
@@ -143,11 +144,18 @@ def by_clock(factor: Callable[[int], float], steps: int, clock: Clock) -> Callab
     return moved_on
 
 
+LogitsOf = Callable[[torch.Tensor, int], Logits]  # along texts of these numbers, filled up to so many tokens
+
+
 class DistillTrainer(SizedTrainer):
     """A `SizedTrainer` whose loss also asks the target; the mean α of the batches is logged beside the loss."""
 
-    def __init__(self, *args: Any, target: PreTrainedModel, kl_weight: float, **kwargs: Any) -> None:
+    def __init__(
+        self, *args: Any, target: PreTrainedModel, kl_weight: float, kept: LogitsOf | None = None, **kwargs: Any
+    ) -> None:
+        """`kept`: the target's logits, which it then does not compute again."""
         super().__init__(*args, **kwargs)
+        self.kept = kept
         self.target = target.to(self.args.device).eval().requires_grad_(False)
         self.kl_weight = kl_weight
         self._alphas: list[torch.Tensor] = []
@@ -159,12 +167,17 @@ class DistillTrainer(SizedTrainer):
         return_outputs: bool = False,
         num_items_in_batch: torch.Tensor | int | None = None,
     ) -> Any:
+        row = inputs.pop("row", None)
         labels, given = inputs["labels"], inputs
         if not self.target.config.is_encoder_decoder:  # with labels the models would compute a loss of their own
             given = {name: value for name, value in inputs.items() if name != "labels"}
         q = model(**given)
-        with torch.no_grad():
-            p_logits = self.target(**given).logits
+        p_logits: Logits
+        if self.kept is None or row is None:
+            with torch.no_grad():
+                p_logits = self.target(**given).logits
+        else:
+            p_logits = self.kept(row, labels.shape[1])
         q_logits = q.logits
         if not self.target.config.is_encoder_decoder:  # logits at t are about token t + 1
             p_logits, q_logits, labels = p_logits[:, :-1], q_logits[:, :-1], labels[:, 1:]

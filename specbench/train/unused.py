@@ -8,7 +8,7 @@ from specbench.train.recipe_schema import Recipe
 # Options of one kind, for kinds that share a part of the recipe; `recipe_checks` refuses the parts of other kinds.
 OF_KIND = {"heads.layers": "medusa", "heads.narrow": "hydra", "block.confidence": "dspark"}
 # Options of the target's outputs to learn from, and of an encoder-decoder's.
-OF_OUTPUTS = ("greedy", "sampled", "outputs")
+OF_OUTPUTS = ("greedy", "sampled", "outputs", "states")
 OF_SOURCES = ("distill.generate_batch", "distill.per_source", "distill.references")
 # What a model that training continues from has, and no key changes.
 SHAPE = ("family", "d_model", "d_ff", "d_kv", "heads", "encoder_layers", "decoder_layers", "positions", "tied")

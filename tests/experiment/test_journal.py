@@ -24,14 +24,15 @@ Folders = dict[str, Path]
 
 def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
     with Journal(tmp_path, "run") as journal:
-        journal.begin_part("now", DraftingPlan(3, 3))
+        journal.begin_part("now", DraftingPlan(3, 3), "abc")
         journal.add(prompt_of(0, beta=[0.1, 1 / 3]))
         journal.add(prompt_of(1, beta=[0.5]))
     file = journal.file
     file.write_bytes(file.read_bytes()[:-7])
     with Journal(tmp_path, "run") as again:
         assert again.prompts == {0: prompt_of(0, beta=[0.1, 1 / 3])}
-        assert again.parts == [{"started": "now", "gamma": DraftingPlan(3, 3), "after_prompts": 0}]
+        assert again.parts == [{"started": "now", "gamma": DraftingPlan(3, 3), "after_prompts": 0, "code": "abc"}]
+        assert again.other_code("abc") == [] and again.other_code("def") == ["abc"]
         again.add(prompt_of(1, beta=[0.5]))
     with Journal(tmp_path, "run") as third:
         assert sorted(third.prompts) == [0, 1]
@@ -149,6 +150,34 @@ def test_an_interrupted_run_ends_equal_to_an_undisturbed_one(
     (row,) = Catalog(tmp_path / "cut").rows()
     assert row["processes"] == 2
     assert not list((tmp_path / "cut" / "journals").iterdir())
+
+
+def test_a_run_that_other_code_began_says_so(
+    folders: Folders, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Its record passed as one of the code that ended it."""
+    import specbench.experiment.runner as runner
+
+    real, measured = runner.measure_prompt, []
+
+    def interrupted(*given: object) -> object:
+        if measured:
+            raise KeyboardInterrupt
+        measured.append(1)
+        return real(*given)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(runner, "measure_prompt", interrupted)
+    monkeypatch.setattr(runner, "code", lambda: "a" * 40)
+    assert main(arguments(folders, tmp_path)) == 130
+    monkeypatch.setattr(runner, "measure_prompt", real)
+    monkeypatch.setattr(runner, "code", lambda: "b" * 40)
+    monkeypatch.setattr("specbench.environment.commit", lambda: "b" * 40)
+    capfd.readouterr()
+    assert main(arguments(folders, tmp_path)) == 0
+    assert f"these are of other code ({'a' * 40}, now {'b' * 40})" in capfd.readouterr().err
+    (record,) = (store.read(file) for file in store.runs_folder(tmp_path).iterdir())
+    assert record["environment"]["commit"] == "b" * 40 + "+changes"
+    assert [part["code"] for part in record["processes"]] == ["a" * 40, "b" * 40]
 
 
 @pytest.mark.slow

@@ -59,7 +59,7 @@ def test_the_tree_of_all_parts_travels_and_runs(
         check=True,
     )
     assert "threads-16-large:" in done.stdout
-    asked = "import specbench.environment as e; print(e.__file__, e._commit())"
+    asked = "import specbench.environment as e; print(e.__file__, e.commit())"
     said = subprocess.run([sys.executable, "-c", asked], cwd=tree, capture_output=True, text=True, check=True)
     assert said.stdout.split() == [str(tree / "specbench" / "environment.py"), "abc"]
 

@@ -16,7 +16,7 @@ from specbench.border import Unreadable
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.server import ServerConfig, address, check_server
-from specbench.environment import environment, time_stamp
+from specbench.environment import code, environment, time_stamp
 from specbench.errors import MachineError, UserError
 from specbench.escaping import file_name
 from specbench.experiment.identity import content_of
@@ -126,7 +126,7 @@ def _asked(
         journal.restart()
     asking = _Asking(config, servers, prompts, load, journal, progress)
     if asking.missing():
-        journal.begin_part(time_stamp(), asking.plan)
+        journal.begin_part(time_stamp(), asking.plan, code())
         try:
             asking.ask_missing()
         except MachineError as error:

@@ -12,7 +12,6 @@ the vocabulary.
 
 from __future__ import annotations
 
-from contextlib import closing
 from typing import NamedTuple
 
 import torch
@@ -20,11 +19,11 @@ import torch.nn.functional as F
 from datasets import Dataset
 from transformers import PreTrainedModel
 
-from specbench.engine.eager.network_parts import Taps
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import LayerShape
 from specbench.methods.dflash.network import BlockDrafter, BlockShape
-from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.frozen import FrozenTargetLearner, Seen
+from specbench.train.logits import Logits, computed
 from specbench.train.losses import distillation_loss
 from specbench.train.recipe_schema import BlockPlan, Recipe
 
@@ -35,7 +34,7 @@ class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
     features_BTF: torch.Tensor
-    p_BTV: torch.Tensor
+    p_BTV: Logits
     ids_BT: torch.Tensor
 
 
@@ -54,11 +53,12 @@ class BlockLearner(FrozenTargetLearner[TargetOutput]):
             torch.nn.init.zeros_(drafter.markov_head.markov_w2.weight)
         self.trained, self.measured = drafter.to(target.device).bind(target), shape.drafted
 
-    @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        with closing(Taps(self.target, self.trained.shape.taps)) as taps:
-            logits_BTV = self.target(**given, use_cache=False).logits
-            return TargetOutput(torch.cat(taps.taken(), -1), logits_BTV, given["input_ids"])
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(self.trained.shape.taps)
+
+    def output_of(self, seen: Seen, given: dict[str, torch.Tensor]) -> TargetOutput:
+        return TargetOutput(torch.cat(seen.taps, -1), seen.p_BTV, seen.ids_BT)
 
     def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT, length = self.of_rows(labels_BT), labels_BT.shape[1]
@@ -72,7 +72,7 @@ class BlockLearner(FrozenTargetLearner[TargetOutput]):
             if not (labels_BA != -100).any():
                 continue
             states_BAD, before_BA = states_BAKD[:, within, ahead], output.ids_BT[:, at_A[within]]
-            p_BAV, q_BAV = output.p_BTV[:, at_A[within]], self._logits(states_BAD, before_BA)
+            p_BAV, q_BAV = computed(output.p_BTV[:, at_A[within]]), self._logits(states_BAD, before_BA)
             loss = distillation_loss(p_BAV, q_BAV, labels_BA, self.kl_weight)
             if self.trained.shape.confidence is not None:
                 loss = loss + self._confidence_loss(states_BAD, before_BA, p_BAV, q_BAV, labels_BA)

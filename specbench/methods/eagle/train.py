@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from itertools import chain
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
@@ -25,12 +24,13 @@ from transformers import PreTrainedModel
 
 from specbench.engine.beside.declared import Source
 from specbench.engine.cache_names import cache_of
-from specbench.engine.eager.network_parts import Taps, layer_list
+from specbench.engine.eager.network_parts import layer_list
 from specbench.engine.layout import mask_bias
 from specbench.methods.decoder_layer import DraftLayer, final_norm, layer_shape, t5_weights
 from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.eagle.unrolled import unrolled
-from specbench.train.frozen import FrozenTargetLearner, earlier_weights
+from specbench.train.frozen import FrozenTargetLearner, Seen, earlier_weights
+from specbench.train.logits import Logits, computed
 from specbench.train.losses import distillation_loss
 from specbench.train.recipe_places import resolve
 from specbench.train.recipe_schema import Recipe
@@ -43,7 +43,7 @@ class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
     features_BTF: torch.Tensor
-    p_BTV: torch.Tensor
+    p_BTV: Logits
     ids_BT: torch.Tensor  # of its decoder
     source: Source | None
 
@@ -101,10 +101,10 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
             total, weights = total + weight * loss, weights + weight
         return total / max(weights, 1e-9)
 
-    def _token_loss(self, p_BTV: torch.Tensor, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
+    def _token_loss(self, p_BTV: Logits, states_BTD: torch.Tensor, labels_BT: torch.Tensor) -> torch.Tensor:
         """Towards p, renormalised over the draft vocabulary. Logits of tokens that do not count are not computed."""
         counted_BT = labels_BT != -100
-        p_NV, labels_N = p_BTV[counted_BT], labels_BT[counted_BT]
+        p_NV, labels_N = computed(p_BTV[counted_BT]), labels_BT[counted_BT]
         if self.trained.shape.vocabulary is not None:
             p_NV = p_NV[..., self.trained.draft_vocabulary]
         q_NV = self.trained.draft_logits(states_BTD[counted_BT].to(self.target.dtype))
@@ -118,18 +118,18 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
             features_BTF = features_BTF + (torch.rand_like(features_BTF) * 2 - 1) * noise / scale
         return unrolled(self.trained, features_BTF, self.trained.embed(output.ids_BT[:, 1:], 1), output.source, steps)
 
-    @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        taps = Taps(self.target, self.trained.shape.taps)
-        with self.head_inputs() as states, closing(taps):
-            output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)
-        features = torch.cat(taps.taken(), -1) if taps.depths else states[-1]
+    @property
+    def depths(self) -> tuple[int, ...]:
+        return tuple(self.trained.shape.taps)
+
+    def output_of(self, seen: Seen, given: dict[str, torch.Tensor]) -> TargetOutput:
+        features = torch.cat(seen.taps, -1) if seen.taps else seen.head_BTD
         source = None
         if self.trained.shape.layer.crosses:
-            last = cache_of(output).cross_attention_cache.layers[-1]
+            last = cache_of(seen.output).cross_attention_cache.layers[-1]
             visible = given["attention_mask"][:, None, None, :] != 0
             source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
-        return TargetOutput(features, output.logits, given.get("decoder_input_ids", given["input_ids"]), source)
+        return TargetOutput(features, seen.p_BTV, seen.ids_BT, source)
 
     def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
         *_, states_BTD = self.steps(output, ahead)

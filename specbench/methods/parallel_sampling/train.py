@@ -50,7 +50,7 @@ class LookAheadLearner(FrozenTargetLearner[TargetOutput]):
         self.ids = extend(target, self.trained.weight_LD)
         self.placement = Placement(target)
 
-    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
+    def read(self, given: dict[str, torch.Tensor], rows_B: torch.Tensor | None = None) -> TargetOutput:
         """In training, look-ahead positions follow some tokens of each text, the same for all texts; otherwise all."""
         decoding = "decoder_input_ids" if self.target.config.is_encoder_decoder else "input_ids"
         ids_BT = given[decoding]

@@ -22,7 +22,8 @@ from specbench.errors import UserError
 from specbench.methods.at_once import all_places, masked_entries, sampled_places
 from specbench.methods.pard.config import FIELD
 from specbench.train import networks
-from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.frozen import FrozenTargetLearner, Seen
+from specbench.train.logits import Logits
 from specbench.train.losses import distillation_loss
 from specbench.train.recipe_schema import Recipe
 from specbench.train.target_texts import special_ids
@@ -31,7 +32,7 @@ from specbench.train.target_texts import special_ids
 class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
-    p_BTV: torch.Tensor
+    p_BTV: Logits
     ids_BT: torch.Tensor
 
 
@@ -67,9 +68,8 @@ class PardLearner(FrozenTargetLearner[TargetOutput]):
     def load_state_dict(self, state_dict: Any, strict: bool = True, assign: bool = False) -> Any:
         return super().load_state_dict(state_dict, strict=False, assign=assign)
 
-    @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        return TargetOutput(self.target(**given, use_cache=False).logits, given["input_ids"])
+    def output_of(self, seen: Seen, given: dict[str, torch.Tensor]) -> TargetOutput:
+        return TargetOutput(seen.p_BTV, seen.ids_BT)
 
     def loss_of(self, output: TargetOutput, labels_BT: torch.Tensor) -> torch.Tensor:
         labels_BT = self.of_rows(labels_BT)

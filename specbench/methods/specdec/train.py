@@ -23,7 +23,8 @@ from specbench.engine.layout import mask_bias
 from specbench.errors import UserError
 from specbench.methods.decoder_layer import final_norm, layer_shape
 from specbench.methods.specdec.network import ParallelDecoder, require_t5, t5_pairs
-from specbench.train.frozen import FrozenTargetLearner
+from specbench.train.frozen import FrozenTargetLearner, Seen
+from specbench.train.logits import Logits
 from specbench.train.losses import distillation_loss
 from specbench.train.recipe_schema import Recipe
 
@@ -31,7 +32,7 @@ from specbench.train.recipe_schema import Recipe
 class TargetOutput(NamedTuple):
     """What the target read and computed; its logits at t are about the token after t."""
 
-    p_BTV: torch.Tensor
+    p_BTV: Logits
     ids_BT: torch.Tensor  # of its decoder
     sources: list[Source]
 
@@ -70,14 +71,12 @@ class SpecDecLearner(FrozenTargetLearner[TargetOutput]):
             weights += weight
         return total / max(weights, 1e-9) + 0.0 * states_BTKD.sum()  # also if nothing counts there is a gradient
 
-    @torch.no_grad()
-    def read(self, given: dict[str, torch.Tensor]) -> TargetOutput:
-        output = self.target(**given, use_cache=True)
+    def output_of(self, seen: Seen, given: dict[str, torch.Tensor]) -> TargetOutput:
         visible = given["attention_mask"][:, None, None, :] != 0
-        layers = cache_of(output).cross_attention_cache.layers
+        layers = cache_of(seen.output).cross_attention_cache.layers
         cached = [layers[number] for number in self.trained.layers]
         sources = [Source(one.keys, one.values, mask_bias(visible, one.keys.dtype)) for one in cached]
-        return TargetOutput(output.logits, given["decoder_input_ids"], sources)
+        return TargetOutput(seen.p_BTV, seen.ids_BT, sources)
 
     def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
         states_BTKD = self.trained.states_after_each(output.ids_BT, output.sources)
