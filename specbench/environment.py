@@ -3,7 +3,9 @@
 import os
 import platform
 import subprocess
+from collections.abc import Iterable
 from datetime import UTC, datetime
+from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import NotRequired, TypedDict
@@ -59,6 +61,12 @@ def code() -> str:
     return commit() or __version__
 
 
+def commit_of(codes: Iterable[str]) -> str | None:
+    """The commit of a record that `codes` made: with '+changes' if it is not of this code alone; None outside one."""
+    own = commit()
+    return own if own is None or {*codes} <= {own} else own.removesuffix(CHANGES) + CHANGES
+
+
 def time_stamp() -> str:
     """The time now, as records have it: UTC, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
@@ -85,6 +93,7 @@ def _version(package: str) -> str | None:
         return None
 
 
+@cache
 def commit() -> str | None:
     """The commit, with '+changes' if tracked files differ from it.
 

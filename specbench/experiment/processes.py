@@ -25,7 +25,7 @@ from typing import IO
 from specbench.analysis.several_processes import merged
 from specbench.analysis.summary import resummarised
 from specbench.config.schema import RunConfig
-from specbench.environment import time_stamp
+from specbench.environment import commit_of, time_stamp
 from specbench.errors import MachineError, UserError, error_line
 from specbench.experiment.dtype import faster_dtype
 from specbench.experiment.identity import identify
@@ -34,7 +34,7 @@ from specbench.experiment.runner import Progress, execute, finished, reused, wri
 from specbench.files import again, note_finished
 from specbench.loading.model_loader import ModelLoader
 from specbench.records import store
-from specbench.records.journal import Journal
+from specbench.records.journal import Journal, codes_of
 from specbench.records.prediction import DraftingPlan
 from specbench.records.run_record import Process, RunRecord
 from specbench.records.store import Result
@@ -89,6 +89,7 @@ def _one_record(records: Sequence[RunRecord], config: RunConfig, run_id: str) ->
     return resummarised({
         **first,
         "run_id": run_id,
+        "environment": {**first["environment"], "commit": commit_of(codes_of(processes))},
         "summary": {
             **first["summary"],
             "processes": len(processes),

@@ -12,7 +12,7 @@ from specbench.analysis.summary import explained, summarise
 from specbench.config.model import name_of
 from specbench.config.rules import rule_of
 from specbench.config.schema import RunConfig, task_label
-from specbench.environment import CHANGES, environment, hardware, time_stamp
+from specbench.environment import commit_of, environment, hardware, time_stamp
 from specbench.errors import error_line, first_line
 from specbench.experiment.dtype import DtypeProbe
 from specbench.experiment.machine import machine_of
@@ -22,6 +22,7 @@ from specbench.experiment.run_parts import Parts
 from specbench.loading import draft_name, vocabulary_facts
 from specbench.methods.model.config import ModelDraftConfig
 from specbench.quality import quality, quality_difference
+from specbench.records.journal import codes_of
 from specbench.records.numbers import Learnt, Limits, Names, Quality, Stopped, Summary
 from specbench.records.run_record import DECODING_MODES, SCHEMA_VERSION, FailedRecord, Process, PromptRecord, RunRecord
 
@@ -55,8 +56,7 @@ def make_record(
     )
     stopped: Stopped = {} if looks is None else looks.columns()
     surroundings = environment()
-    if len({part["code"] for part in processes if "code" in part}) > 1 and surroundings["commit"] is not None:
-        surroundings["commit"] = surroundings["commit"].removesuffix(CHANGES) + CHANGES  # not of this commit alone
+    surroundings["commit"] = commit_of(codes_of(processes))
     summary: Summary = {
         **_names(config),
         "draft": draft_name(config.draft, parts.draft_vocabulary, parts.engine),

@@ -199,11 +199,8 @@ def _decode_missing(
         return
     if journal.prompts:
         progress.note(f"resuming after {len(journal.prompts)} finished prompts")
-    if journal.prompts and (before := journal.other_code(now := code())):
-        progress.note(
-            f"these are of other code ({', '.join(before)}, now {now}): the record counts as one of uncommitted "
-            "changes; force=true begins again"
-        )
+        if before := journal.other_code(code()):
+            progress.note(f"they are of other code ({', '.join(before)}; now {code()}); force=true begins again")
     journal.begin_part(time_stamp(), choice, code())
     progress.say("warming up")
     if parts.config.batch > 1:

@@ -14,7 +14,7 @@ import json
 import os
 import time
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import IO, Self, TypedDict
@@ -32,6 +32,7 @@ from specbench.records.run_record import SCHEMA_VERSION, Process, PromptRecord
 from specbench.records.store import require_file_name
 
 SECONDS_BETWEEN_LOOKS = 0.5
+EARLIER = "an earlier version"  # which did not write what code it was
 
 
 class _Line(TypedDict, total=False):
@@ -39,6 +40,11 @@ class _Line(TypedDict, total=False):
 
     part: Process
     prompt: PromptRecord
+
+
+def codes_of(processes: Iterable[Process]) -> list[str]:
+    """The code of each process."""
+    return [process.get("code", EARLIER) for process in processes]
 
 
 class Journal:
@@ -162,8 +168,8 @@ class Journal:
         self._append({"part": self.parts[-1]})
 
     def other_code(self, code: str) -> list[str]:
-        """The code of the earlier processes, as far as it is known and not `code`."""
-        return sorted({part["code"] for part in self.parts if part.get("code", code) != code})
+        """The code of the earlier processes that is not `code`."""
+        return sorted({*codes_of(self.parts)} - {code})
 
     def add(self, prompt: PromptRecord) -> None:
         """Append a finished prompt; it is on the disk when this returns."""

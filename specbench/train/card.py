@@ -61,6 +61,8 @@ def write_card(recipe: Recipe, facts: Facts, folder: Path, composed_from: str | 
                 f"the target's own completions of these prompts, up to {recipe.distill.max_new_tokens} tokens",
             ),
         )
+    if recipe.distill.states:
+        rows.insert(3, ("states of the target", "computed before; the minutes do not count them"))
     if recipe.distill.start_from:
         rows.insert(3, ("started from", short_name(recipe.distill.start_from)))
     rows += facts.measured.items()

@@ -111,7 +111,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """
         ids_BT = given.get("decoder_input_ids", given["input_ids"])
         if self.kept is not None and rows_B is not None:
-            head_BTD, *states = self.kept.of(rows_B, ids_BT.shape[1])
+            head_BTD, *states = self.kept.of(rows_B, ids_BT)
             return self.output_of(Seen(ids_BT, head_BTD, states, self.kept.logits(head_BTD), None), given)
         with torch.no_grad(), self.head_inputs() as heads, closing(Taps(self.target, self.depths)) as taps:
             output = self.target(**given, use_cache=self.target.config.is_encoder_decoder)

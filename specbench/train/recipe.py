@@ -42,7 +42,7 @@ from specbench.train.checkpoints import CHECKPOINTS, SECONDS, MarksWhole, has_en
 from specbench.train.fitting import with_depths
 from specbench.train.frozen import FrozenTargetLearner, earlier_weights
 from specbench.train.held_out import bleu_metric, held_out_prompts, measure, prompts
-from specbench.train.kept_states import KeptStates
+from specbench.train.kept_states import KeptStates, require_states_suffice
 from specbench.train.next_command import PROMPTS
 from specbench.train.recipe_checks import check
 from specbench.train.recipe_places import require_made, resolve, with_places
@@ -84,15 +84,15 @@ def _train(recipe: Recipe, composed_from: str | None) -> Path:
         if processes.is_main_process:
             print(f"{output}: is trained and measured; without its README.md it is measured again", file=sys.stderr)
         return output
+    checkpoint = last_whole(output, told=processes.is_main_process)
+    is_over = checkpoint is not None and has_ended(recipe, output, checkpoint)
     try:
-        begun = _begin(recipe, output, processes)
+        begun = _begin(recipe, output, processes, is_over)
     except UserError:
         if is_free:
             release(output)
         raise
     trainer = begun.trainer
-    checkpoint = last_whole(output, told=processes.is_main_process)
-    is_over = checkpoint is not None and has_ended(recipe, output, checkpoint)
     if checkpoint is not None and processes.is_main_process:
         resumes = f"resumes from step {step_of(checkpoint)} of {recipe.optim.max_steps}"
         print(f"{output}: {'is trained; it is measured now' if is_over else resumes}", file=sys.stderr)
@@ -118,8 +118,11 @@ class _Begun:
     clock: Clock
 
 
-def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
-    """Rows, tokenizer, networks and Trainer; the tokenizer and the target's outputs are kept in `output`."""
+def _begin(recipe: Recipe, output: Path, processes: PartialState, is_over: bool) -> _Begun:
+    """Rows, tokenizer, networks and Trainer; the tokenizer and the target's outputs are kept in `output`.
+
+    A training that `is_over` is only measured.
+    """
     if recipe.threads:
         torch.set_num_threads(recipe.threads)
     set_seed(recipe.seed)
@@ -134,6 +137,8 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
         if not torch.cuda.is_available():
             use_byte_dropout(model)
     target = load_target(recipe, model, tokenizer, processes.device)
+    if recipe.distill.states and target is not None:
+        require_states_suffice(target)
     with processes.main_process_first():
         train_set = training_set(recipe, rows, tokenizer, target, output)
     if recipe.on_frozen_target:
@@ -141,7 +146,10 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState) -> _Begun:
         model = make_learner(with_depths(recipe, target.config), target, train_set)
         if recipe.distill.start_from:
             model.continue_from(Path(resolve(recipe.distill.start_from)))
-    kept = _kept_states(recipe, target, train_set, getattr(model, "depths", ())) if recipe.distill.states else None
+    kept: KeptStates | None = None
+    if recipe.distill.states and not is_over:
+        depths = model.depths if isinstance(model, FrozenTargetLearner) else ()
+        kept = _kept_states(recipe, target, train_set, depths)
     if isinstance(model, FrozenTargetLearner):
         model.kept = kept
     eval_set = evaluation_set(recipe, tokenizer) if not recipe.on_frozen_target else None

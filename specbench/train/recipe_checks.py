@@ -79,7 +79,8 @@ def check(recipe: Recipe) -> Recipe:
         )
     if recipe.distill.states and (not recipe.data.completions or PLAN_OF[recipe.kind] == "look_ahead"):
         raise UserError(
-            "distill.states: needs data.completions, and a kind that reads them as they are (not pass); leave it out"
+            "distill.states: requires data.completions=true and a decoder-only target, and does not support kind=pass; "
+            "leave it out"
         )
     if not recipe.data.path and not recipe.data.hub:
         raise UserError("data.path is empty and data.hub is not set: give JSONL files, e.g. data.path=[pairs.jsonl.gz]")

@@ -152,8 +152,8 @@ class DistillPlan:
     )
     states: str | None = key(
         None,
-        "completions: a folder that keeps the target's states along them, for all recipes with the same target and "
-        "texts: it reads each once; unset: it runs in each step",
+        "completions: a folder that keeps the target's states along them, computed once for all recipes with the same "
+        "target, texts and depths; unset: the target runs in each step",
     )
 
 

@@ -35,7 +35,6 @@ NOT_IDENTITY = (
 # What says how a training is shown or saved, and changes neither its weights nor its card.
 NOT_RESULT = (
     "output", "force", "compile", "threads", "progress", "log_steps", "save_steps", "eval_steps", "distill.outputs",
-    "distill.states",
 )  # fmt: skip
 FILES = ("data.path", "data.exclude", "data.passages.path", "data.passages.exclude", "tokenizer.extra")
 MODELS = ("model.start_from", "tokenizer.start_from", "distill.target", "distill.start_from")

@@ -85,7 +85,7 @@ def kept_completions(
     A training that was stopped while its target wrote, and another recipe with the same file, resume from there.
     """
     title = f"{'sampled' if sampled else 'greedy'} completions"
-    with _held(path):
+    with held(path):
         outputs = _kept(path, sources)
         if len(outputs) == len(sources):
             print(f"{title} of {len(sources)} prompts: {path}", file=sys.stderr)
@@ -109,7 +109,7 @@ def kept_completions(
 
 
 @contextmanager
-def _held(path: Path) -> Iterator[None]:
+def held(path: Path) -> Iterator[None]:
     """A context that one process enters at a time: a second recipe waits, and takes up what the first has written."""
     with path.open("a") as file:
         with suppress(ImportError, OSError):  # a system or a file system without such locks

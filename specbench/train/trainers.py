@@ -144,7 +144,7 @@ def by_clock(factor: Callable[[int], float], steps: int, clock: Clock) -> Callab
     return moved_on
 
 
-LogitsOf = Callable[[torch.Tensor, int], Logits]  # along texts of these numbers, filled up to so many tokens
+LogitsOf = Callable[[torch.Tensor, torch.Tensor], Logits]  # of the texts of these numbers, and with these tokens
 
 
 class DistillTrainer(SizedTrainer):
@@ -177,7 +177,7 @@ class DistillTrainer(SizedTrainer):
             with torch.no_grad():
                 p_logits = self.target(**given).logits
         else:
-            p_logits = self.kept(row, labels.shape[1])
+            p_logits = self.kept(row, inputs["input_ids"])
         q_logits = q.logits
         if not self.target.config.is_encoder_decoder:  # logits at t are about token t + 1
             p_logits, q_logits, labels = p_logits[:, :-1], q_logits[:, :-1], labels[:, 1:]

@@ -33,6 +33,8 @@ def test_whole_lines_are_kept_and_a_cut_one_is_dropped(tmp_path: Path) -> None:
         assert again.prompts == {0: prompt_of(0, beta=[0.1, 1 / 3])}
         assert again.parts == [{"started": "now", "gamma": DraftingPlan(3, 3), "after_prompts": 0, "code": "abc"}]
         assert again.other_code("abc") == [] and again.other_code("def") == ["abc"]
+        again.parts.append({"started": "earlier", "gamma": DraftingPlan(3, 3), "after_prompts": 0})
+        assert again.other_code("abc") == ["an earlier version"]
         again.add(prompt_of(1, beta=[0.5]))
     with Journal(tmp_path, "run") as third:
         assert sorted(third.prompts) == [0, 1]
@@ -174,7 +176,7 @@ def test_a_run_that_other_code_began_says_so(
     monkeypatch.setattr("specbench.environment.commit", lambda: "b" * 40)
     capfd.readouterr()
     assert main(arguments(folders, tmp_path)) == 0
-    assert f"these are of other code ({'a' * 40}, now {'b' * 40})" in capfd.readouterr().err
+    assert f"they are of other code ({'a' * 40}; now {'b' * 40})" in capfd.readouterr().err
     (record,) = (store.read(file) for file in store.runs_folder(tmp_path).iterdir())
     assert record["environment"]["commit"] == "b" * 40 + "+changes"
     assert [part["code"] for part in record["processes"]] == ["a" * 40, "b" * 40]

@@ -203,7 +203,7 @@ class Taps:
 
     def __init__(self, network: Any, depths: Sequence[int]) -> None:
         """Raises ValueError if the network has fewer layers."""
-        layers = layer_list(network)
+        layers: Any = layer_list(network) if depths else []
         if depths and not 0 <= min(depths) <= max(depths) <= decoder_layers(network):
             raise ValueError(f"taps {list(depths)}: the target has {decoder_layers(network)} decoder layers")
         self._states: dict[int, Tensor] = {}

@@ -16,7 +16,7 @@ from specbench.border import Unreadable
 from specbench.config.model import name_of
 from specbench.config.schema import RunConfig
 from specbench.config.server import ServerConfig, address, check_server
-from specbench.environment import code, environment, time_stamp
+from specbench.environment import code, commit_of, environment, time_stamp
 from specbench.errors import MachineError, UserError
 from specbench.escaping import file_name
 from specbench.experiment.identity import content_of
@@ -29,7 +29,7 @@ from specbench.interop.server.verdict import Completed, verdict_of
 from specbench.interop.server.when_sent import Load, Request, answers
 from specbench.records import store
 from specbench.records.decoded import Trace
-from specbench.records.journal import Journal
+from specbench.records.journal import Journal, codes_of
 from specbench.records.prediction import DraftingPlan
 from specbench.records.run_record import SCHEMA_VERSION, PromptRecord, RunRecord, ServedRecord
 from specbench.records.served import UNKNOWN, Answer, DraftCounts, is_served
@@ -343,6 +343,7 @@ def _record(asking: _Asking) -> ServedRecord:
     folder = Path(config.results) / "server"
     verdict = verdict_of(config, asking.completed(), counts, folder, journal.run_id, asking.progress.say)
     surroundings = environment()
+    surroundings["commit"] = commit_of(codes_of(journal.parts))
     engine = config.engine or servers.named()
     summary = summary_of(
         config, load, records, verdict, found, gamma, engine, servers.identity.model, prompts.sent, surroundings,
