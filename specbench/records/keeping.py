@@ -7,10 +7,12 @@ is not copied, since nobody else could repeat it; of a relative path the copy ha
 
 import json
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from specbench import border
 from specbench.border import Unreadable
 from specbench.environment import CHANGES
 from specbench.errors import MachineError
@@ -21,12 +23,13 @@ from specbench.records.alpha_document import KeptAlphaDocument
 from specbench.records.catalog import kept_file, kept_folder
 from specbench.records.documents import read_document, write_document
 from specbench.records.frame import Records
-from specbench.records.kept_form import shared_file, small
+from specbench.records.kept_form import ENDING, FOLDER, shared_file, small
 from specbench.records.run_record import Config, PromptRecord, RunRecord
 
 LOCAL = "local"  # in the results folder: what is drawn from records that were not kept
 DIRTY = "it comes from code with uncommitted changes; commit them and run it again, or give --dirty"
 PLACES = ("path", "train_path", "corpus", "cache_dir")  # keys of a config that name files and folders
+SHARED = re.compile(rb'"shared":"([0-9a-f]+)"')  # as a copy names its file of prompts
 LEFT_OUT = ("platform",)  # of the environment: the kernel's build says more of the host than of the run
 DERIVED = ("prompts", "shown", "explanation")  # of a record: they follow from what a copy holds
 # Times of single steps and passes, which have four significant digits.
@@ -66,6 +69,7 @@ def keep(
     """
     folder = kept_folder(records.results)
     files = []
+    removed = 0
     for run_id in records.disturbed:
         say(f"{run_id}: not kept, the machine was shared or held back while it was timed")
     for run_id in sorted([*records.all_runs["run_id"], *records.served["run_id"]]):
@@ -87,7 +91,23 @@ def keep(
             if (copy := kept_file(records.results, old)).is_file():
                 say(f"{old}: copy removed, {run_id} is newer and of the same config")
                 copy.unlink()
+                removed += 1
+    if removed:
+        _remove_unshared(folder)
     return files + _keep_alphas(records.results, folder / "alpha", say, dirty)
+
+
+def _remove_unshared(folder: Path) -> None:
+    """Remove the files of prompts that no copy in `folder` names; none if a copy cannot be read."""
+    named: set[str] = set()
+    for file in folder.glob(f"*{ENDING}"):
+        try:
+            named |= {found.decode() for found in SHARED.findall(border.read_bytes(file))}
+        except Unreadable:
+            return
+    for file in (folder / FOLDER).glob(f"*{ENDING}"):
+        if file.name.removesuffix(ENDING) not in named:
+            file.unlink()
 
 
 def drawing_folder(records: Records, folder: Path, say: Callable[[str], None]) -> Path:

@@ -10,7 +10,7 @@ from specbench.config.schema import RunConfig
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
-from specbench.records.keeping import compact, write_copy
+from specbench.records.keeping import compact, keep, write_copy
 from tests.support.made_records import make
 from tests.support.paths import ROOT
 
@@ -57,6 +57,22 @@ def test_tables_show_the_record_of_several_processes(tmp_path: Path) -> None:
     several = make(tmp_path, again=1, config={"runs": 3}, created="2026-02-02T03:04:05+00:00")
     records = Records(tmp_path)
     assert list(records.paper_runs["run_id"]) == [several] and records.replaced(several) == [single]
+
+
+def test_prompts_that_no_copy_names_any_more_are_removed(tmp_path: Path) -> None:
+    single = make(tmp_path, created="2026-03-02T03:04:05+00:00")
+    (tmp_path / "kept").mkdir()
+    write_copy(tmp_path / "kept" / f"{single}.json.xz", compact(store.read(store.record_file(tmp_path, single))))  # type: ignore[arg-type]
+    (before,) = (tmp_path / "kept" / "prompts").iterdir()
+    several = make(tmp_path, again=1, config={"runs": 3}, created="2026-02-02T03:04:05+00:00")
+    record = store.read(store.record_file(tmp_path, several))
+    record["prompts"][0]["prompt"] = "another prompt"
+    store.write(str(tmp_path), record)
+    said = list[str]()
+    keep(Records(tmp_path), said.append, dirty=True)
+    assert [file.name for file in (tmp_path / "kept").glob("*.xz")] == [f"{several}.json.xz"], said
+    left = list((tmp_path / "kept" / "prompts").iterdir())
+    assert len(left) == 1 and left != [before]
 
 
 def test_a_kept_summary_is_made_anew_from_its_prompts(tmp_path: Path) -> None:
