@@ -22,7 +22,7 @@ from specbench.config.schema import RunConfig
 from specbench.engine.weights.dtype_probe import linear_maps, probe
 from specbench.environment import environment, hardware
 from specbench.files import PRIVATE, is_own, json_digest, own_cache
-from specbench.kernels import is_available
+from specbench.kernels import built, is_available
 from specbench.recorded import OMITTED, from_json, to_json
 
 # float32 is taken if its linear maps need less than this share of bfloat16's time; the rest of a step favours
@@ -61,6 +61,8 @@ def faster_dtype(config: RunConfig) -> DtypeProbe | None:
     source = [target.path, target.hub, target.revision, target.shipped, dict(target.architecture or {})]
     surroundings = environment()
     machine = [hardware(surroundings, "cpu"), threads, surroundings["versions"]["torch"], surroundings["specbench"]]
+    if engine == "native":
+        machine.append(built())
     key = json_digest([source, engine, machine])
     if key not in _probed:
         _probed[key] = None

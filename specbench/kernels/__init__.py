@@ -63,6 +63,11 @@ def library() -> ctypes.PyDLL:
     return kernels
 
 
+def built() -> str:
+    """The name of the compiled kernels, with the digest of their sources, the compiler and the processor."""
+    return Path(library()._name).stem
+
+
 def is_available() -> bool:
     """Whether this machine has the kernels, or can compile them."""
     return not isinstance(found(), NotCompiled)

@@ -79,6 +79,21 @@ def test_jobs_of_a_sweep_come_to_the_same(
     assert identify(first) == identify(resolve(config(folders, name="bfloat16")))
 
 
+def test_other_kernels_are_probed_again(
+    folders: Folders, times: list[tuple[float, float]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    times += [(1.0, 0.1), (0.1, 1.0)]
+    found = []
+    for name in ("kernels-one", "kernels-two", "kernels-one"):
+        monkeypatch.setattr(dtype, "_probed", {})
+        monkeypatch.setattr(dtype, "built", lambda name=name: name)
+        monkeypatch.setattr(dtype, "_engine", lambda _: "native")
+        chosen = dtype.faster_dtype(config(folders))
+        assert chosen is not None
+        found.append(chosen.dtype)
+    assert found == ["float32", "bfloat16", "float32"]
+
+
 def one_time_blind(read: Callable[[Path], Any]) -> Callable[[Path], Any]:
     """`read`, which finds nothing at first: the other process has not written yet."""
     seen: list[Path] = []
