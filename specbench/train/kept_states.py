@@ -39,7 +39,7 @@ Depth = int | str
 
 
 def require_states_suffice(target: PreTrainedModel) -> None:
-    """Raise UserError for a target whose logits are not its head's alone, before anything is made for it."""
+    """Raise UserError for a target that changes its logits after its head, before anything is made for it."""
     if (reason := changed_after_head(target)) is not None:
         raise UserError(f"distill.states: {reason}, so its states do not give them; leave it out")
 
@@ -186,6 +186,6 @@ class KeptStates:
         found = self.logits(self._before_head([text])).computed().float()
         if wanted.shape != found.shape or not (wanted - found).abs().max() <= TOLERANCE * wanted.abs().max():
             raise UserError(
-                "distill.states: the logits of distill.target are not its head's alone, so its states do not give "
-                "them; leave it out"
+                "distill.states: distill.target changes its logits after its head, so its states do not give them; "
+                "leave it out"
             )

@@ -142,7 +142,7 @@ def test_logits_that_are_changed_after_the_head_are_not_taken_from_states(
         return output
 
     monkeypatch.setattr(network, "forward", capped)
-    with pytest.raises(UserError, match="distill.states: the logits of distill.target are not its head's alone"):
+    with pytest.raises(UserError, match="distill.states: distill.target changes its logits after its head"):
         KeptStates(tmp_path, network, TEXTS, [], "one")
 
 

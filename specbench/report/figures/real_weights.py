@@ -1,4 +1,4 @@
-"""Drafts of a chat model with real weights, on the tasks of our own prompts: tokens per pass, and speedup."""
+"""Drafts of models with real weights, on the tasks of our own prompts: tokens per pass, and speedup."""
 
 import pandas as pd
 from matplotlib.axes import Axes
@@ -11,7 +11,7 @@ from specbench.report.measured import plain_sampling, tokens_per_pass
 from specbench.report.style import BLUE, FAINT, GREEN, INK, MARKERS, PURPLE, VERMILLION, panels
 from specbench.report.tables.beyond import comparable, entry_name
 
-TITLE = "Drafts of a chat model with real weights: tokens per pass, and measured speedup"
+TITLE = "Drafts of models with real weights: tokens per pass, and measured speedup"
 TASKS = {"chat": BLUE, "code": VERMILLION, "summaries": GREEN, "translation": PURPLE}
 PANELS = {
     "tokens per pass (τ)": ("tokens_per_pass", "tokens_low", "tokens_high"),
