@@ -62,7 +62,7 @@ def code() -> str:
 
 
 def commit_of(codes: Iterable[str]) -> str | None:
-    """The commit of a record that `codes` made: with '+changes' if another code than this had a part; None outside a checkout."""
+    """The commit of a record that `codes` made, with '+changes' if one is not this code's; None outside a checkout."""
     own = commit()
     return own if own is None or {*codes} <= {own} else own.removesuffix(CHANGES) + CHANGES
 

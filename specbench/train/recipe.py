@@ -118,7 +118,7 @@ class _Begun:
     clock: Clock
 
 
-def _begin(recipe: Recipe, output: Path, processes: PartialState, is_over: bool) -> _Begun:
+def _begin(recipe: Recipe, output: Path, processes: PartialState, is_over: bool = False) -> _Begun:
     """Rows, tokenizer, networks and Trainer; the tokenizer and the target's outputs are kept in `output`.
 
     A training that `is_over` is only measured.

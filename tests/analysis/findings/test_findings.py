@@ -21,13 +21,20 @@ from tests.support.kept_records import HERE, heads, newest
 
 PROMPTS, LENGTH, WORDS = 12, 60, 200
 RIGHT = {"early-exit-1": ["shifted", "weights"], "early-exit-2": ["shifted"]}  # which repeat what they read
-# Records of a published model: layers that nobody trained to end there, and a draft that was trained for ten minutes.
-UNTRAINED = (
-    "early-exit-10-code-T0",
-    "early-exit-10-summaries-T0",
-    "early-exit-10-translation-T0",
-    "distill-translation-T0",
-)
+# Records of a published model: layers that nobody trained to end there, and drafts that were trained for minutes. Heads
+# that begin as the target's own still name the token before theirs. The line of the last is by chance: see the page.
+UNTRAINED = {
+    "early-exit-10-code-T0": "weights",
+    "early-exit-10-summaries-T0": "weights",
+    "early-exit-10-translation-T0": "weights",
+    "distill-translation-T0": "weights",
+    "dflash-dflash-code-T0": "weights",
+    "blockwise-blockwise-chat": "shifted",
+    "blockwise-blockwise-code": "shifted",
+    "medusa-medusa-chat": "shifted",
+    "medusa-medusa-code-T0": "shifted",
+    "dflash-dflash-code-T1": "cache",
+}
 
 
 def texts(seed: int = 0) -> list[list[int]]:
@@ -186,8 +193,8 @@ def of_kept(every: int) -> None:
     for head in heads()[::every]:
         found = names(findings_of(store.read(head.file)))
         draft = str(head.summary["draft"])
-        is_untrained = head.run_id.startswith(tuple(f"smollm2-{name}" for name in UNTRAINED))
-        assert found == (["weights"] if is_untrained else RIGHT.get(draft, [])), head.run_id
+        untrained = [line for name, line in UNTRAINED.items() if head.run_id.startswith(f"smollm2-{name}")]
+        assert found == (untrained or RIGHT.get(draft, [])), head.run_id
 
 
 @HERE
