@@ -165,7 +165,7 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState, is_over: bool 
 def _kept_states(
     recipe: Recipe, target: PreTrainedModel | None, train_set: Dataset, depths: Sequence[int]
 ) -> KeptStates:
-    """The states of `target` along the texts to train on, of which it computes those that no recipe has kept yet."""
+    """The target's cached states of the training texts; computes what is not in the cache yet."""
     assert target is not None and recipe.distill.states is not None  # `recipe_checks`
     folder, texts = Path(resolve(recipe.distill.states)), list(train_set["input_ids"])
     return KeptStates(folder, target, texts, depths, weights_of(recipe, target), recipe.progress)
