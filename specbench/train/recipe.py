@@ -148,10 +148,10 @@ def _begin(recipe: Recipe, output: Path, processes: PartialState, is_over: bool 
             model.continue_from(Path(resolve(recipe.distill.start_from)))
     kept: KeptStates | None = None
     if recipe.distill.states and not is_over:
-        depths = model.depths if isinstance(model, FrozenTargetLearner) else ()
-        kept = _kept_states(recipe, target, train_set, depths)
-    if isinstance(model, FrozenTargetLearner):
-        model.kept = kept
+        learns = isinstance(model, FrozenTargetLearner)
+        kept = _kept_states(recipe, target, train_set, model.depths if learns else ())
+        if learns:
+            model.kept = kept
     eval_set = evaluation_set(recipe, tokenizer) if not recipe.on_frozen_target else None
     minutes = recipe.optim.max_minutes
     clock = Clock(output / SECONDS, None if minutes is None else 60 * minutes)
