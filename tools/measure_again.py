@@ -1,9 +1,10 @@
 """Measure the kept records again: their configs, with the code as it is now. `make keep` then replaces the copies.
 
-    python tools/measure_again.py [--runs N] [RESULTS]   RESULTS: the folder with kept/ that gets runs/
+    python tools/measure_again.py [--runs N] [--target NAME] [RESULTS]   RESULTS: the folder with kept/ that gets runs/
 
-With `--runs 3` each config is measured in three fresh processes, so that its intervals cover what differs between
-processes. A record of several processes has a name of its own: README and docs, which name some, are changed to it.
+With `--runs 3` three fresh processes, one after the other, measure all configs; so the models are loaded three times,
+not three times for each config. Each config gets one record, whose intervals cover what differs between processes. A
+record of several processes has a name of its own: README and docs, which name some, are changed to it.
 
 Run it from a commit without changes, on a machine where nothing else runs. Runs that are there are not repeated, so an
 interrupted call resumes. A record that cannot be measured any more is named, and the others are.
@@ -11,8 +12,9 @@ interrupted call resumes. A record that cannot be measured any more is named, an
 
 import argparse
 import re
+import subprocess
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -21,6 +23,7 @@ from specbench.compose.to_schema import config_of_record
 from specbench.config.schema import RunConfig
 from specbench.errors import MachineError, UserError
 from specbench.loading.model_loader import SharedModels
+from specbench.records import store
 from specbench.records.catalog import Catalog, digest, kept_files
 from specbench.records.kept_form import ENDING
 from specbench.records.store import Head
@@ -46,20 +49,37 @@ def renamed(page: str, names: Iterable[tuple[str, str]]) -> str:
     return COMMENT.sub(lambda found: re.sub(r"[0-9a-f]{8}", lambda one: new.get(one[0], one[0]), found[0]), page)
 
 
-def main(argv: list[str]) -> int:
-    """Returns how many records could not be measured."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("results", nargs="?", default="results")
-    parser.add_argument("--runs", type=int, help="fresh processes for each config (default: as they were measured)")
-    arguments = parser.parse_args(argv)
-    copies = {file.name.removesuffix(ENDING) for file in kept_files(arguments.results)}
-    heads = sorted((head for head in Catalog(arguments.results).heads if head.run_id in copies), key=by_models)
+def measure_part(config: RunConfig, number: int, models: SharedModels) -> None:
+    """Process `number`'s share of `config`, with the γ of the first process."""
+    from specbench.experiment.identity import identify
+    from specbench.experiment.processes import of_process
+    from specbench.experiment.run_parts import resolve
+    from specbench.experiment.runner import execute
+    from specbench.report.console import Screen
+
+    config = resolve(config)
+    if number >= config.runs or store.record_file(config.results, identify(config)).exists():
+        return
+    own, first = of_process(config, number), of_process(config, 0)
+    plan = store.read(store.record_file(first.results, identify(first)))["gamma"] if number else None
+    with Screen(sys.stderr) as screen:
+        execute(own, screen, models, plan)
+
+
+def measure(
+    heads: Sequence[Head], arguments: argparse.Namespace, process: int | None = None
+) -> tuple[int, list[tuple[str, str]]]:
+    """How many configs failed, and the names of the records before and after; a share if `process` is given."""
     models, failed, names = SharedModels(), 0, list[tuple[str, str]]()
-    for number, head in enumerate(heads, 1):
-        print(f"{number}/{len(heads)} {head.run_id}", file=sys.stderr, flush=True)
+    for place, head in enumerate(heads, 1):
+        print(f"{place}/{len(heads)} {head.run_id}", file=sys.stderr, flush=True)
         try:
-            config = in_processes(config_of_record(head.config), arguments.runs)
-            found = api.decode(replace(config, results=arguments.results), sys.stderr, models)
+            config = replace(in_processes(config_of_record(head.config), arguments.runs), results=arguments.results)
+            if process is not None:
+                if config.runs > 1:
+                    measure_part(config, process, models)
+                continue
+            found = api.decode(config, sys.stderr, models)
         except (UserError, MachineError) as error:
             failed += 1
             print(f"{head.run_id}: {error}", file=sys.stderr)
@@ -67,6 +87,30 @@ def main(argv: list[str]) -> int:
             if found is not None and found.record["run_id"] != head.run_id:
                 names.append((head.run_id, found.record["run_id"]))
     models.close()
+    return failed, names
+
+
+def main(argv: list[str]) -> int:
+    """Returns how many records could not be measured."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("results", nargs="?", default="results")
+    parser.add_argument("--runs", type=int, help="fresh processes for each config (default: as they were measured)")
+    parser.add_argument("--target", help="only records of this target")
+    parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args(argv)
+    copies = {file.name.removesuffix(ENDING) for file in kept_files(arguments.results)}
+    wanted = [
+        head
+        for head in Catalog(arguments.results).heads
+        if head.run_id in copies
+        and (arguments.target is None or head.run_id.startswith(arguments.target + "-"))
+    ]  # fmt: skip
+    heads = sorted(wanted, key=by_models)
+    if arguments.process is not None:
+        return measure(heads, arguments, arguments.process)[0]
+    for number in range(arguments.runs or 0):
+        subprocess.run([sys.executable, __file__, *argv, "--process", str(number)])  # what fails is named again below
+    failed, names = measure(heads, arguments)
     for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if names else []:
         text = page.read_text(encoding="utf-8")
         if (changed := renamed(text, names)) != text:

@@ -64,9 +64,8 @@ def execute_in_processes(config: RunConfig, progress: Progress, loader: ModelLoa
         records: list[RunRecord] = []
         try:
             for number in range(config.runs):
-                own = replace(config, runs=1, force=False, results=str(folder / str(number + 1)))
                 plan = records[0]["gamma"] if records else None
-                records.append(_measured(own, plan, run_id, number, config.runs, progress))
+                records.append(_measured(of_process(config, number), plan, run_id, number, config.runs, progress))
             record = _one_record(records, config, run_id)
         except UserError:
             raise
@@ -79,6 +78,12 @@ def execute_in_processes(config: RunConfig, progress: Progress, loader: ModelLoa
         store.write(config.results, record)
         shutil.rmtree(folder, ignore_errors=True)
     return Result(file, record, reused=False)
+
+
+def of_process(config: RunConfig, number: int) -> RunConfig:
+    """The run of process `number`, from 0, of a `config` that was resolved. Its record, if there is one, is used."""
+    folder = Journal(config.results, identify(config)).file.with_suffix("")
+    return replace(config, runs=1, force=False, results=str(folder / str(number + 1)))
 
 
 def _one_record(records: Sequence[RunRecord], config: RunConfig, run_id: str) -> RunRecord:
