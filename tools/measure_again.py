@@ -111,7 +111,8 @@ def main(argv: list[str]) -> int:
     for number in range(arguments.runs or 0):
         subprocess.run([sys.executable, __file__, *argv, "--process", str(number)])  # what fails is named again below
     failed, names = measure(heads, arguments)
-    for page in [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))] if names else []:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+    for page in pages if Path(arguments.results).resolve() == ROOT / "results" else []:  # they name no other folder's
         text = page.read_text(encoding="utf-8")
         if (changed := renamed(text, names)) != text:
             page.write_text(changed, encoding="utf-8")

@@ -3,19 +3,25 @@
 import sys
 from pathlib import Path
 from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from specbench.config.schema import RunConfig
+from specbench.experiment import processes
+from specbench.loading.model_loader import SharedModels
 from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.records.keeping import compact, keep, write_copy
+from specbench.records.run_record import Summary
+from tests.support.composed import compose
 from tests.support.made_records import make
 from tests.support.paths import ROOT
 
 sys.path.insert(0, str(ROOT / "tools"))
 import measure_again
+import overlap
 import summaries_again
 
 
@@ -32,23 +38,53 @@ def test_runs_that_stop_by_themselves_stay_as_they_were() -> None:
 
 
 def test_each_kept_config_is_measured_in_three_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    run_id, asked = make(tmp_path), list[RunConfig]()
-    kept = tmp_path / "kept"
+    results = tmp_path / "results"
+    run_id, asked, started = make(results), list[RunConfig](), list[list[str]]()
+    kept = results / "kept"
     kept.mkdir()
     (kept / f"{run_id}.json.xz").touch()
     page = tmp_path / "README.md"
     page.write_text(f"<!--{digest(run_id)}: speedup-->2.0<!---->")
     monkeypatch.setattr(measure_again, "ROOT", tmp_path)
     monkeypatch.setattr(measure_again, "config_of_record", lambda config: RunConfig())
+    monkeypatch.setattr(measure_again.subprocess, "run", started.append)
 
     def decode(config: RunConfig, *_: object) -> SimpleNamespace:
         asked.append(config)
         return SimpleNamespace(record={"run_id": "t5-mini-other-01234567"})
 
     monkeypatch.setattr(measure_again.api, "decode", decode)
-    assert measure_again.main(["--runs", "3", str(tmp_path)]) == 0
-    assert [(one.runs, one.results) for one in asked] == [(3, str(tmp_path))]
+    assert measure_again.main(["--runs", "3", str(results)]) == 0
+    assert [command[-2:] for command in started] == [["--process", str(number)] for number in range(3)]
+    assert [(one.runs, one.results) for one in asked] == [(3, str(results))]
     assert page.read_text() == "<!--01234567: speedup-->2.0<!---->"
+    assert measure_again.main(["--target", "gpt-mini", str(results)]) == 0 and len(asked) == 1
+
+
+def test_shares_of_processes_become_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """And no other process starts for it; shares that are there are not measured again."""
+    words = ("draft=bigram", "limit=2", "max_new_tokens=8", "gamma=3", "runs=2", "dtype=float32")
+    config, _ = compose("processes", "target=t5-mini", *words, f"results={tmp_path}")
+    models = SharedModels()
+    for number in (0, 0, 1, 2):
+        measure_again.measure_part(config, number, models)
+    models.close()
+    monkeypatch.setattr(processes.subprocess, "Popen", None)
+    found = measure_again.api.decode(config)
+    assert found is not None and found.record["summary"]["processes"] == 2
+    measure_again.measure_part(config, 1, models)  # the record is there: nothing is left to measure
+    assert not list((tmp_path / "journals").glob("*/"))
+
+
+def test_two_intervals_overlap_if_neither_ends_before_the_other() -> None:
+    def of(low: float, high: float) -> Summary:
+        return cast(Summary, {"speedup_measured": 1.0, "speedup_low": low, "speedup_high": high, "disturbed": low > 1})
+
+    first, touching, apart = of(0.9, 1.0), of(1.0, 1.1), of(1.01, 1.1)
+    assert overlap.overlap(first, touching) and overlap.overlap(touching, first) and not overlap.overlap(first, apart)
+    assert overlap.row("x", [first, touching, apart, first]) == {
+        "pair": "x", "pairs": 2, "overlapping": 1, "contended": 1, "apart": 0.0, "furthest": 0.0,
+    }  # fmt: skip
 
 
 def test_tables_show_the_record_of_several_processes(tmp_path: Path) -> None:
