@@ -95,7 +95,7 @@ def _version(package: str) -> str | None:
 
 @cache
 def commit() -> str | None:
-    """The commit, with '+changes' if tracked files differ from it.
+    """The commit, with '+changes' if tracked files differ from it; no run reads a page, so pages do not count.
 
     Of a tree that `tools/gpu_tree.py` has laid out, and which is no checkout, its file says it.
     """
@@ -106,7 +106,8 @@ def commit() -> str | None:
     git = ["git", "-C", str(here.parent)]
     try:
         head = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True, check=True, timeout=10)
-        changed = subprocess.run([*git, "diff", "--quiet", "HEAD"], capture_output=True, timeout=10).returncode
+        compare = [*git, "diff", "--quiet", "HEAD", "--", ":/", ":(top,exclude)*.md"]
+        changed = subprocess.run(compare, capture_output=True, timeout=10).returncode
     except (OSError, subprocess.SubprocessError):
         return None
     return head.stdout.strip() + (CHANGES if changed else "")

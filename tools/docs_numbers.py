@@ -107,7 +107,9 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "same completions": ("note", 0, False), "v and its roofline": ("note", 0, False),
     "experts of a step (times)": ("experts", 2, False), "v from experts": ("predicted", 2, False),
     "`model_type`": ("model_type", 0, False), "engine=auto": ("engine", 0, False),
-    "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
+    "pairs": ("pairs", 0, False), "overlapping": ("overlapping", 0, False),
+    "contended records": ("contended", 0, False), "median difference (%)": ("apart", 1, False),
+    "furthest (%)": ("furthest", 1, False), "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
 }  # fmt: skip
 CPU = {"device": "cpu"}
 DEFAULT = {**CPU, "target": "t5-mini", "temperature": "0", "accept": "exact", "tree": "none", "batch": "1"}

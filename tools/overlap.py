@@ -1,10 +1,11 @@
 """Do two measurements of one config agree? docs/overlap.csv from pairs of records of three processes each.
 
-    python tools/overlap.py FOLDER [--rounds 10] RUN …      RUN: the end of the name of a kept record
+    python tools/overlap.py FOLDER [--rounds 5] RUN …       RUN: the end of the name of a kept record
     make docs-numbers
 
-Each round measures the configs of these records with `tools/measure_again.py --runs 3` into a folder of its own; rounds
-1 and 2 are a pair, 3 and 4 the next. Two intervals of the speedup overlap if neither ends before the other begins.
+Each round measures the configs of these records with `tools/measure_again.py --runs 3` into a folder of its own. Each
+two rounds are a pair; pairs that share a round are not independent. Two intervals of the speedup overlap if neither
+ends before the other begins.
 Records that are there are not measured again. On a machine where nothing else runs.
 """
 
@@ -14,6 +15,8 @@ import shutil
 import subprocess
 import sys
 from collections import defaultdict
+from itertools import combinations
+from math import log
 from pathlib import Path
 from statistics import median
 
@@ -52,8 +55,8 @@ def overlap(one: Summary, other: Summary) -> bool:
 
 def row(name: str, rounds: list[Summary]) -> dict[str, object]:
     """One config: its pairs, how many overlap, and how far apart the two speedups are, in percent."""
-    pairs = list(zip(rounds[::2], rounds[1::2], strict=True))
-    apart = [100 * abs(interval(a)[0] / interval(b)[0] - 1) for a, b in pairs]
+    pairs = list(combinations(rounds, 2))
+    apart = [100 * abs(log(interval(a)[0] / interval(b)[0])) for a, b in pairs]
     return {
         "pair": name,
         "pairs": len(pairs),
@@ -69,7 +72,7 @@ def main(argv: list[str]) -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("folder", type=Path)
     parser.add_argument("names", nargs="+", metavar="RUN")
-    parser.add_argument("--rounds", type=int, default=10, help="an even number (default 10)")
+    parser.add_argument("--rounds", type=int, default=5, help="measurements of each config (default 5)")
     given = parser.parse_args(argv)
     found = defaultdict[str, list[Summary]](list)
     for number in range(1, given.rounds + 1):

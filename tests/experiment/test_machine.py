@@ -1,6 +1,7 @@
 """A record names its machine, and a machine that was held back or shared is seen."""
 
 import json
+import subprocess
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+from specbench import environment
 from specbench.analysis.costs.disturbance import of_states
 from specbench.analysis.summary import energy
 from specbench.cli import main
@@ -465,3 +467,20 @@ def test_threads_without_a_cpu_are_refused(verb: str, tmp_path: Path, capfd: pyt
     more = ["recipe=gpt-nano", f"data.path=[{rows}]", f"output={tmp_path}"] if verb == "train" else []
     said = refusal([*verb.split(), "threads=1000", *(more or [f"results={tmp_path}"])], capfd)
     assert said.startswith("specbench: threads=1000: must be at most ") and "CPUs" in said
+
+
+def test_pages_are_no_code_and_other_files_are(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A record of a tree in which only Markdown differs from its commit is of that commit."""
+    (tmp_path / "specbench").mkdir()
+    page, code = tmp_path / "README.md", tmp_path / "specbench" / "environment.py"
+    for file in (page, code):
+        file.write_text("a")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "."], ["commit", "-qm", "a"]):
+        subprocess.run([*git, *words], check=True)
+    monkeypatch.setattr(environment, "__file__", str(code))
+    said = []
+    for file in (page, code):
+        file.write_text("b")
+        said.append(environment.commit.__wrapped__().endswith("+changes"))
+    assert said == [False, True]
