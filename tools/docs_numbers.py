@@ -109,7 +109,8 @@ NAMED: Mapping[str, tuple[str, int, bool]] = {
     "`model_type`": ("model_type", 0, False), "engine=auto": ("engine", 0, False),
     "pairs": ("pairs", 0, False), "overlapping": ("overlapping", 0, False),
     "contended records": ("contended", 0, False), "median difference (%)": ("apart", 1, False),
-    "furthest (%)": ("furthest", 1, False), "wider (times)": ("wider", 2, False), "between processes (%)": ("between", 2, False),
+    "furthest (%)": ("furthest", 1, False), "wider (times)": ("wider", 2, False),
+    "between processes (%)": ("between", 2, False),
 }  # fmt: skip
 CPU = {"device": "cpu"}
 DEFAULT = {**CPU, "target": "t5-mini", "temperature": "0", "accept": "exact", "tree": "none", "batch": "1"}
