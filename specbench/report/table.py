@@ -17,6 +17,7 @@ from specbench.records.frame import Records
 
 T = TypeVar("T")
 WIDEST = 280  # characters of a row whose columns are padded: a longer one is wrapped on any screen
+LONGEST = 10_000  # in characters: a longer one has no padding, which would be half of it
 Step = Callable[[], None]
 
 
@@ -43,7 +44,7 @@ def render(table: Table, form: str) -> str:
 def markdown(table: Table) -> str:
     """The table as a Markdown section with its notes."""
     shown = markdown_table(table.shown.columns, table.shown.itertuples(index=False))
-    if len(shown.partition("\n")[0]) > WIDEST:
+    if len(shown.partition("\n")[0]) > WIDEST or len(shown) > LONGEST:
         shown = re.sub(r" +(?= \|)|(?<=---)-+", "", shown)
     notes = [f"- {one_line(note)}" for note in table.notes]
     return "\n".join([f"## {table.title}", "", shown, *([""] if notes else []), *notes, ""])

@@ -33,4 +33,4 @@ def test_a_wheel_holds_and_finds_everything(tmp_path: Path) -> None:
     code = f"import sys; sys.path.insert(0, {str(site)!r}); {run}"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 2
-    assert done.stderr == "specbench: gamma=0: must be from 1 to 64\n"
+    assert done.stderr == "specbench: gamma=0: must be from 1 to 64, or auto | adaptive | heuristic\n"
