@@ -1,6 +1,5 @@
 """Time to first token, prompt tokens per second, and the speedup end to end that theory predicts with both prompts."""
 
-import copy
 import json
 from pathlib import Path
 from types import SimpleNamespace
