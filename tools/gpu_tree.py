@@ -88,7 +88,8 @@ def main() -> int:
     chosen = paths(commands, _git("ls-files", "-z").split("\0")[:-1])
     added = {f"wheels/{wheel.name}": wheel for wheel in wheels} | {f"data/{file.name}": file for file in given.add}
     size = lay_out(given.folder, chosen, added)
-    changed = "+changes" if _git("status", "--porcelain", "--untracked-files=no") else ""
+    pages_apart = ("--", ":/", ":(top,exclude)*.md")  # as `environment.commit`
+    changed = "+changes" if _git("status", "--porcelain", "--untracked-files=no", *pages_apart) else ""
     (given.folder / COMMIT).write_text(f"{_git('rev-parse', 'HEAD').strip()}{changed}\n", encoding="utf-8")
     if size > MOST:
         shutil.rmtree(given.folder)

@@ -50,34 +50,32 @@ def renamed(page: str, names: Iterable[tuple[str, str]]) -> str:
 
 
 def measure_part(config: RunConfig, number: int, models: SharedModels) -> None:
-    """Process `number`'s share of `config`, with the γ of the first process."""
+    """Process `number`'s share of `config`, with the γ of the first process; nothing if that has no record."""
     from specbench.experiment.identity import identify
     from specbench.experiment.processes import of_process
     from specbench.experiment.run_parts import resolve
-    from specbench.experiment.runner import execute
+    from specbench.experiment.runner import execute, finished
     from specbench.report.console import Screen
 
     config = resolve(config)
-    if number >= config.runs or store.record_file(config.results, identify(config)).exists():
+    if config.runs == 1 or number >= config.runs or store.record_file(config.results, identify(config)).exists():
         return
-    own, first = of_process(config, number), of_process(config, 0)
-    plan = store.read(store.record_file(first.results, identify(first)))["gamma"] if number else None
+    first = of_process(config, 0)
     with Screen(sys.stderr) as screen:
-        execute(own, screen, models, plan)
+        begun = finished(store.record_file(first.results, identify(first)), screen)
+        if begun is not None or number == 0:
+            execute(of_process(config, number), screen, models, None if begun is None else begun["gamma"])
 
 
-def measure(
-    heads: Sequence[Head], arguments: argparse.Namespace, process: int | None = None
-) -> tuple[int, list[tuple[str, str]]]:
-    """How many configs failed, and the names of the records before and after; a share if `process` is given."""
+def measure(heads: Sequence[Head], arguments: argparse.Namespace) -> tuple[int, list[tuple[str, str]]]:
+    """How many configs failed, and the names of the records before and after; none of one process's shares."""
     models, failed, names = SharedModels(), 0, list[tuple[str, str]]()
     for place, head in enumerate(heads, 1):
         print(f"{place}/{len(heads)} {head.run_id}", file=sys.stderr, flush=True)
         try:
             config = replace(in_processes(config_of_record(head.config), arguments.runs), results=arguments.results)
-            if process is not None:
-                if config.runs > 1:
-                    measure_part(config, process, models)
+            if arguments.process is not None:
+                measure_part(config, arguments.process, models)
                 continue
             found = api.decode(config, sys.stderr, models)
         except (UserError, MachineError) as error:
@@ -107,7 +105,7 @@ def main(argv: list[str]) -> int:
     ]  # fmt: skip
     heads = sorted(wanted, key=by_models)
     if arguments.process is not None:
-        return measure(heads, arguments, arguments.process)[0]
+        return measure(heads, arguments)[0]
     for number in range(arguments.runs or 0):
         subprocess.run([sys.executable, __file__, *argv, "--process", str(number)])  # what fails is named again below
     failed, names = measure(heads, arguments)
