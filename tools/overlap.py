@@ -19,10 +19,11 @@ from itertools import combinations
 from math import log
 from pathlib import Path
 from statistics import median
+from typing import Annotated, TypedDict, cast
 
 from specbench.records.catalog import Catalog, digest, kept_files
 from specbench.records.kept_form import ENDING
-from specbench.records.run_record import Summary
+from specbench.records.numbers import Summary
 
 ROOT = Path(__file__).parent.parent
 FILE = ROOT / "docs" / "overlap.csv"
@@ -37,7 +38,19 @@ def measured(folder: Path, names: list[str]) -> list[Summary]:
             shutil.copy(file, kept)
     shutil.copytree(ROOT / "results" / "kept" / "prompts", kept / "prompts", dirs_exist_ok=True)
     subprocess.run([sys.executable, str(ROOT / "tools" / "measure_again.py"), "--runs", "3", str(folder)], check=True)
-    return [head.summary for head in sorted(Catalog(folder, kept=False).heads, key=lambda head: head.run_id)]
+    heads = sorted(Catalog(folder, kept=False).heads, key=lambda head: head.run_id)
+    return [cast(Summary, head.summary) for head in heads]
+
+
+class Row(TypedDict):
+    """A line of the file; `apart` and `furthest` are the differences of the two speedups of a pair, in percent."""
+
+    pair: str
+    pairs: int
+    overlapping: int
+    contended: Annotated[int, "records"]
+    apart: Annotated[float, "the median"]
+    furthest: float
 
 
 def interval(summary: Summary) -> tuple[float, float, float]:
@@ -53,8 +66,8 @@ def overlap(one: Summary, other: Summary) -> bool:
     return max(low, other_low) <= min(high, other_high)
 
 
-def row(name: str, rounds: list[Summary]) -> dict[str, object]:
-    """One config: its pairs, how many overlap, and how far apart the two speedups are, in percent."""
+def row(name: str, rounds: list[Summary]) -> Row:
+    """One config, measured twice or more."""
     pairs = list(combinations(rounds, 2))
     apart = [100 * abs(log(interval(a)[0] / interval(b)[0])) for a, b in pairs]
     return {
@@ -62,8 +75,8 @@ def row(name: str, rounds: list[Summary]) -> dict[str, object]:
         "pairs": len(pairs),
         "overlapping": sum(overlap(*pair) for pair in pairs),
         "contended": sum(bool(one["disturbed"]) for one in rounds),
-        "apart": median(apart) if apart else 0,
-        "furthest": max(apart, default=0),
+        "apart": median(apart),
+        "furthest": max(apart),
     }
 
 
@@ -74,16 +87,20 @@ def main(argv: list[str]) -> int:
     parser.add_argument("names", nargs="+", metavar="RUN")
     parser.add_argument("--rounds", type=int, default=5, help="measurements of each config (default 5)")
     given = parser.parse_args(argv)
+    if given.rounds < 2:
+        parser.error(f"--rounds {given.rounds}: two measurements are a pair")
     found = defaultdict[str, list[Summary]](list)
     for number in range(1, given.rounds + 1):
         for one in measured(given.folder / str(number), given.names):
             found[f"{one['target']} + {one['draft']}, T={one['temperature']:g}"].append(one)
     rows = [row(name, rounds) for name, rounds in found.items()]
-    total = {
+    total: Row = {
         "pair": "all",
-        **{name: sum(int(str(one[name])) for one in rows) for name in ("pairs", "overlapping", "contended")},
-        "apart": median(float(str(one["apart"])) for one in rows),
-        "furthest": max(float(str(one["furthest"])) for one in rows),
+        "pairs": sum(one["pairs"] for one in rows),
+        "overlapping": sum(one["overlapping"] for one in rows),
+        "contended": sum(one["contended"] for one in rows),
+        "apart": median(one["apart"] for one in rows),
+        "furthest": max(one["furthest"] for one in rows),
     }
     with FILE.open("w", encoding="utf-8", newline="") as opened:
         writer = csv.DictWriter(opened, total, lineterminator="\n")

@@ -15,7 +15,7 @@ from specbench.records import store
 from specbench.records.catalog import digest
 from specbench.records.frame import Records
 from specbench.records.keeping import compact, keep, write_copy
-from specbench.records.run_record import Summary
+from specbench.records.numbers import Summary
 from tests.support.composed import compose
 from tests.support.made_records import make
 from tests.support.paths import ROOT
