@@ -9,6 +9,7 @@ see. A single run needs no file.
 import contextlib
 import json
 import os
+import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -89,8 +90,12 @@ def watching(file: Path, stream: IO[str]) -> Iterator[None]:
 
 
 def new_file(results: str) -> Path:
-    """A file for the outcomes of a new sweep, in a folder that no other sweep has."""
-    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{os.getpid()}"
+    """A file for the outcomes of a new sweep, in a folder that no other sweep has.
+
+    The name has chance in it: a process can begin two sweeps in one second, and machines that share a folder have equal
+    process numbers.
+    """
+    name = f"{time.strftime('%Y%m%d-%H%M%S')}-{secrets.token_hex(4)}"
     return Path(results).resolve() / "sweeps" / name / "outcomes.jsonl"
 
 

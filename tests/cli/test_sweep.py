@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 from collections.abc import Callable
 from pathlib import Path
 from pickle import dumps, loads
@@ -259,6 +260,11 @@ def test_launchers_can_send_a_job_to_other_processes(
     monkeypatch.setattr(hydra, "main", lambda **_: lambda task: lambda: sent.append(dumps(task)))
     assert main(argv("sweep", "gamma=1,2")) == 0
     assert loads(sent[0]).task is job and loads(sent[0]).schema is RunConfig
+
+
+def test_two_sweeps_begun_in_one_second_share_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "strftime", lambda form: "20261130-022506")
+    assert len({sweep_log.new_file(str(tmp_path)) for _ in range(20)}) == 20
 
 
 @pytest.mark.full
