@@ -1,6 +1,8 @@
 """Measure the kept records again: their configs, with the code as it is now. `make keep` then replaces the copies.
 
-    python tools/measure_again.py [--runs N] [--target NAME] [RESULTS]   RESULTS: the folder with kept/ that gets runs/
+    python tools/measure_again.py [--runs N] [--target NAME] [--drafts KIND,...] [RESULTS]
+
+RESULTS is the folder with kept/ that gets runs/.
 
 With `--runs 3` three fresh processes, one after the other, measure all configs; so the models are loaded three times,
 not three times for each config. Each config gets one record, whose intervals cover what differs between processes. A
@@ -94,6 +96,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("results", nargs="?", default="results")
     parser.add_argument("--runs", type=int, help="fresh processes for each config (default: as they were measured)")
     parser.add_argument("--target", help="only records of this target")
+    parser.add_argument("--drafts", help="only records of these kinds of draft, with commas")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     copies = {file.name.removesuffix(ENDING) for file in kept_files(arguments.results)}
@@ -102,6 +105,7 @@ def main(argv: list[str]) -> int:
         for head in Catalog(arguments.results).heads
         if head.run_id in copies
         and (arguments.target is None or head.run_id.startswith(arguments.target + "-"))
+        and (arguments.drafts is None or head.config["draft"]["kind"] in arguments.drafts.split(","))
     ]  # fmt: skip
     heads = sorted(wanted, key=by_models)
     if arguments.process is not None:

@@ -151,7 +151,7 @@ def speculate(target: Model, draft: Draft, prompt: Prompt, spec: DecodingSpec, g
     session = target.start(prompt)
     log.target_started()
     drafting = draft.start_on(session, prompt, spec.drafting)
-    passes = passes_of(target, session, draft, drafting, spec, text)
+    passes = passes_of(target, session, drafting, spec, text)
     gamma = spec.gamma.start()
     log.ready()
     log.begin((yield READY))
@@ -295,20 +295,18 @@ class WholeInCalls(Passes):
         yield
 
 
-def passes_of(
-    target: Model, session: Session, draft: Draft, drafting: DraftSession, spec: DecodingSpec, text: Text
-) -> Passes:
+def passes_of(target: Model, session: Session, drafting: DraftSession, spec: DecodingSpec, text: Text) -> Passes:
     """The runner of the passes over `text`: the engine of the target as far as it can.
 
-    It can by the rules that it has and with drafts that need no result of the target's runs, and it drafts as well with
-    one model at a constant gamma.
+    It can by the rules that it has and with drafts that need no logits of the target's runs (its session holds the
+    states, also after a call), and it drafts as well with one model at a constant gamma.
     """
     require_base(drafting, DraftSession, "draft")
     verification, gamma, size = spec.verification, spec.gamma, target.vocabulary_size
     step_by_step = Passes(target, session, drafting, verification, text)
     greedy = verification.sampling.temperature == 0  # then the engines compare argmax tokens, whatever the rule
     rule = ALGORITHM_1 if verification.argmax_only else None if greedy else verification.in_c
-    if rule is None or (draft.starts_on_target and not drafting.of_cache_alone) or drafting.sees_runs:
+    if rule is None or drafting.watches:
         return step_by_step
     model, own = drafting.chooses or (None, TokenChoice(spec.drafting, size))
     plan = PassPlan(max(gamma.picks), text.end, own, TokenChoice(verification.sampling, size), RESIDUAL_EPSILON, rule)

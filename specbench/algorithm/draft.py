@@ -112,17 +112,10 @@ class DraftSession(ABC):
         these tokens replaces a draft token that the target rejected.
         """
 
-    of_cache_alone = False  # if it starts on the target's session: of its runs it uses the cache, and no result
-
     @property
     def watches(self) -> bool:
-        """Whether it wants `after_verification`."""
+        """Whether it wants `after_verification`, so that no engine may run passes in calls."""
         return overrides(self, DraftSession.after_verification)
-
-    @property
-    def sees_runs(self) -> bool:
-        """Whether it uses what the target's runs return, so that no engine may run passes in calls."""
-        return self.watches or overrides(self, DraftSession.follow)
 
     # Of drafts whose config `matches`.
 
@@ -278,10 +271,7 @@ class FollowsTarget(Draft):
 
     @abstractmethod
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> DraftSession:
-        """Start on the target's own session, as in `Draft.start_on`.
-
-        No engine then runs its passes in calls; one `of_cache_alone` may verify them so.
-        """
+        """Start on the target's own session, as in `Draft.start_on`, whose cache and states it then finds there."""
 
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.start_on(self.target.start(prompt), prompt, sampling)

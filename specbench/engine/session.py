@@ -283,8 +283,8 @@ class DonePass(NamedTuple):
 class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
-    Its sessions have then read all but the newest token. Both draw the same numbers from `generator` as single passes
-    would, in their order, and raise FloatingPointError if p or q is not finite.
+    Its sessions have then read all but the newest token, or for `verify` all but a few. Both draw the same numbers from
+    `generator` as single passes would, in their order, and raise FloatingPointError if p or q is not finite.
     """
 
     def verify(
@@ -294,6 +294,10 @@ class PassesInCalls(Protocol):
 
         `q_GV` are the fp32 rows they were drawn from; None if each had all mass.
         """
+        ...
+
+    def p_rows(self, count: int) -> Tensor:
+        """The rows [count, V] of p at the first tokens of the last pass that was verified, at T > 0."""
         ...
 
     def run(self, length: int, generator: torch.Generator) -> list[DonePass]:

@@ -47,7 +47,7 @@ typedef struct {
 } Pass;
 
 /* Passes over a text: its tokens, how many there are and may be, and gamma. `given`: how many tokens that were drafted
-   elsewhere and follow the text are verified in each pass, with their q in the draft's rows, or none if each had all
+   elsewhere and follow the text are verified in each pass (after which a target may have left more than one token unread), with their q in the draft's rows, or none if each had all
    mass; below 0 the draft is a model that drafts in C. Random numbers belong to the first pass, then to the next; at T
    = 0 there are no `nexts`. */
 typedef struct {
@@ -73,7 +73,7 @@ static int is_ready(const Reader *reader, int64_t length, int64_t count) {
 static int64_t next_size(const Reader *draft, const Reader *target, const Passes *of) {
     int64_t room = of->end - of->length - 1, size = of->gamma < room ? of->gamma : room;
     if (of->given >= 0) size = of->given;
-    if (size < 0 || !is_ready(target, target->length, size + 1)) return -1;
+    if (size < 0 || !is_ready(target, target->length, of->length - target->length + size)) return -1;
     for (int64_t g = 0; g < size && of->given < 0; g++)
         if (!is_ready(draft, g ? of->length + g - 1 : draft->length, g ? 1 : of->length - draft->length)) return -1;
     return size;
@@ -129,7 +129,7 @@ static int conclude(const Passes *of, const Choice *drafting, const Choice *choo
 /* A call of `speculate`, and what its threads tell each other: the first one decides. */
 typedef struct {
     Reader *draft, *target; Passes *of;
-    int64_t pass, asked, count; int ended, over, failed;
+    int64_t pass, asked, count, unread; int ended, over, failed; /* unread: of the text, by the target */
     Scratch scratch; Barrier barrier;
 } Speculation;
 
@@ -146,7 +146,7 @@ static void speculate_job(void *given, int thread, int threads) {
         if (drafting.uniforms) drafting.uniforms += all->pass * of->gamma;
         if (thread == 0) {
             all->asked = all->count = all->ended || all->failed || all->pass == of->most ? -1 : next_size(draft, target, of);
-            all->over = all->asked < 0;
+            all->over = all->asked < 0, all->unread = of->length - target->length;
         }
         wait_for_all(barrier, threads);
         if (all->over) break;
@@ -166,15 +166,15 @@ static void speculate_job(void *given, int thread, int threads) {
         }
         if (all->failed) break;
         if (thread == 0) of->done[all->pass].drafted_s = now_s();
-        read_on(target, of->tokens, all->asked + 1, own, shared, barrier, thread, threads);
+        read_on(target, of->tokens, all->unread + all->asked, own, shared, barrier, thread, threads);
         Chain chain = {0};
         if (of->nexts) chain = chain_of(of, &drafting, choosing, drafted, all->count, all->pass);
         int in_turn = of->nexts && tests_one_number(&of->rule), failed = 0;
         for (int64_t first = 0, s = choosing->short_floats; first <= all->count && !failed; first += threads) {
-            int64_t r = first + thread, next = first + threads;
+            int64_t r = first + thread, next = first + threads, at = (all->unread - 1 + r) * choosing->stride;
             if (r <= all->count) {
-                if (of->nexts) softmax_row(choosing->logits, r * choosing->stride, s, choosing->rows + r * n, n, &choosing->how);
-                else of->best[r] = likeliest_of(choosing->logits, r * choosing->stride, s, n);
+                if (of->nexts) softmax_row(choosing->logits, at, s, choosing->rows + r * n, n, &choosing->how);
+                else of->best[r] = likeliest_of(choosing->logits, at, s, n);
             }
             if (!in_turn || next > all->count) continue;
             /* Later rows are read only if these tokens pass, which each thread finds out for itself. */

@@ -127,7 +127,7 @@ static void soften_job(void *given, int thread, int threads) {
 void standardise(const void *logits, int64_t short_floats, int64_t stride, float *out, int64_t rows, int64_t n,
                  const Sampling *how, int64_t most_threads) {
     Rows of = {logits, short_floats, stride, out, rows, n, how};
-    if (rows > 1 && rows * n > 1 << 18) in_team(soften_job, &of, most_threads);
+    if (rows > 1 && rows * n > 1 << 16) in_team(soften_job, &of, most_threads);
     else soften_job(&of, 0, 1);
 }
 

@@ -7,9 +7,9 @@ at T=0. Logits past the tokenizer's last token are cut off before the softmax, a
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -19,6 +19,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from specbench.engine.eager.model import EagerModel
 from specbench.nouns import with_noun
 from specbench.stats import Interval, over_rows, ratio
+from specbench.train.logits import Logits
 from specbench.train.recipe_schema import Recipe
 from specbench.train.target_completions import completions, engine_of
 from specbench.train.target_texts import Ids, padded, special_ids, written_tokens
@@ -37,6 +38,17 @@ class Alpha:
 
     def __str__(self) -> str:
         return f"{in_words(self.interval, 3)} on {with_noun(self.tokens, 'token')}"
+
+
+class AtPlaces(Protocol):
+    """What computes logits only at chosen places of texts, as a head is large and a prompt long."""
+
+    config: Any
+    device: torch.device
+
+    def __call__(self, places_BT: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+        """Logits [B, T, V] at these places of the decoder's texts `given`, as their target takes them."""
+        ...
 
 
 def in_words(interval: Interval, digits: int) -> str:
@@ -86,8 +98,8 @@ def alpha(
 
 
 def alpha_of_each(
-    target: PreTrainedModel,
-    drafts: Sequence[Any],
+    target: PreTrainedModel | AtPlaces,
+    drafts: Sequence[PreTrainedModel | AtPlaces],
     sources: list[Ids],
     outputs: list[Ids],
     *,
@@ -122,8 +134,9 @@ def _groups(sources: list[Ids], outputs: list[Ids], size: int, encodes: bool) ->
 
 
 def _overlaps(
-    target: PreTrainedModel, drafts: Sequence[Any], sources: list[Ids], outputs: list[Ids], sampled: bool, size: int
-) -> list[np.ndarray[Any, Any]]:
+    target: PreTrainedModel | AtPlaces, drafts: Sequence[PreTrainedModel | AtPlaces], sources: list[Ids],
+    outputs: list[Ids], sampled: bool, size: int,
+) -> list[np.ndarray[Any, Any]]:  # fmt: skip
     """For each draft, the sum over each output's tokens of Σ min(p, q)."""
     pad, _ = special_ids(target)
     output_BT = padded(outputs, pad)
@@ -139,42 +152,56 @@ def _overlaps(
 
 
 def _probabilities(
-    model: Any, sources: list[Ids], output_BT: torch.Tensor, pad: int, sampled: bool, size: int
+    model: PreTrainedModel | AtPlaces, sources: list[Ids], output_BT: torch.Tensor, pad: int, sampled: bool, size: int
 ) -> torch.Tensor:
     """The distribution over the first `size` tokens at every output position; if not sampled, its likeliest token."""
     logits_BTV = _distributions(model, sources, output_BT, pad)[..., :size]
     return logits_BTV.softmax(-1) if sampled else logits_BTV.argmax(-1)
 
 
-def _distributions(model: PreTrainedModel, sources: list[Ids], output_BT: torch.Tensor, pad: int) -> torch.Tensor:
+def _distributions(
+    model: PreTrainedModel | AtPlaces, sources: list[Ids], output_BT: torch.Tensor, pad: int
+) -> torch.Tensor:
     """fp32 logits for every output position, given the source and the outputs before it."""
-    output_BT = output_BT.to(model.device)
+    output_BT, device = output_BT.to(model.device), model.device
+    places_BT = torch.arange(output_BT.shape[1], device=device).expand_as(output_BT)
     if model.config.is_encoder_decoder:
-        source_BS = padded(sources, pad).to(model.device)
+        source_BS = padded(sources, pad).to(device)
         start_B1 = torch.full_like(source_BS[:, :1], model.config.decoder_start_token_id)
-        logits_BTV: torch.Tensor = model(
-            input_ids=source_BS,
-            attention_mask=(source_BS != pad).long(),
-            decoder_input_ids=torch.cat([start_B1, output_BT[:, :-1]], dim=1),
-        ).logits
+        given = {
+            "input_ids": source_BS, "attention_mask": (source_BS != pad).long(),
+            "decoder_input_ids": torch.cat([start_B1, output_BT[:, :-1]], dim=1),
+        }  # fmt: skip
     else:
-        rows, length = len(sources), output_BT.shape[1]
         whole = [source + output for source, output in zip(sources, output_BT.tolist(), strict=True)]
-        logits_BLV = model(input_ids=padded(whole, pad).to(model.device)).logits
-        first_B1 = torch.tensor([[len(source) - 1] for source in sources], device=logits_BLV.device)
-        places_BT = first_B1 + torch.arange(length, device=logits_BLV.device)
-        logits_BTV = logits_BLV[torch.arange(rows, device=logits_BLV.device)[:, None], places_BT]
-    return logits_BTV.float()
+        given = {"input_ids": padded(whole, pad).to(device)}
+        places_BT = places_BT + torch.tensor([[len(source) - 1] for source in sources], device=device)
+    if isinstance(model, PreTrainedModel):
+        return at_places(model(**given).logits, places_BT).float()
+    return model(places_BT, **given).float()
+
+
+L = TypeVar("L", bound=Logits)
+
+
+def at_places(logits: L, places_BT: torch.Tensor) -> L:
+    """`logits` [B, T, V] of texts at some of their places."""
+    rows_B1 = torch.arange(len(places_BT), device=places_BT.device)[:, None]
+    return logits[rows_B1, places_BT]  # type: ignore[return-value]
 
 
 def alphas(
     recipe: Recipe,
     target: PreTrainedModel,
     sources: dict[str, list[Ids]],
-    drafts: dict[str, Any],
+    drafts: Mapping[str, PreTrainedModel | AtPlaces],
     tokenizer: PreTrainedTokenizerFast,
+    p_of: AtPlaces | None = None,
 ) -> dict[str, str]:
-    """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled."""
+    """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled.
+
+    `p_of` gives the target's logits, if drafts compute them too.
+    """
     found = {}
     size = written_tokens(tokenizer, target, *drafts.values())
     model = engine_of(target, size)
@@ -183,7 +210,7 @@ def alphas(
         for sampled in (False, True):
             settings: Any = {"sampled": sampled, "progress": recipe.progress}
             outputs = target_outputs(model, prompts, max_new_tokens=most, seed=recipe.seed, **settings)
-            measured = alpha_of_each(target, list(drafts.values()), prompts, outputs, size=size, **settings)
+            measured = alpha_of_each(p_of or target, list(drafts.values()), prompts, outputs, size=size, **settings)
             for called, one in zip(drafts, measured, strict=True):
                 found[f"{called}, {name}, T={int(sampled)}"] = str(one)
     return found

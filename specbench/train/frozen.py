@@ -9,10 +9,9 @@ Shapes: B texts, T tokens, V tokens of the vocabulary.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar
 
 import torch
@@ -24,7 +23,7 @@ from transformers import PreTrainedModel, PreTrainedTokenizerFast
 from specbench.engine.eager.network_parts import Taps
 from specbench.engine.saved_heads import fingerprint, reason
 from specbench.errors import UserError, first_line
-from specbench.train.draft_alpha import alphas
+from specbench.train.draft_alpha import AtPlaces, alphas, at_places
 from specbench.train.held_out import prompts
 from specbench.train.kept_states import KeptStates
 from specbench.train.logits import Logits, computed
@@ -130,7 +129,7 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """
 
     @abstractmethod
-    def logits(self, output: S, ahead: int) -> torch.Tensor:
+    def logits(self, output: S, ahead: int) -> Logits:
         """[B, T - ahead, V] for the token `ahead` after the next: row t is about label t + ahead."""
 
     def forward(
@@ -153,17 +152,29 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
             return labels_BT
         return torch.cat([labels_BT[:, 1:], torch.full_like(labels_BT[:, :1], -100)], 1)
 
-    def as_draft(self, ahead: int) -> Any:
-        """A model that proposes the token `ahead` after the next: its logits stand where that token does."""
+    def as_draft(self, ahead: int) -> AtPlaces:
+        """What proposes the token `ahead` after the next: its logits stand where that token does, before that zeros."""
 
-        def logits(**given: torch.Tensor) -> SimpleNamespace:
-            output = self._read_once(given)
-            q_BTV = torch.zeros_like(computed(output.p_BTV))
-            q_BTV[:, ahead:] = self.logits(output, ahead)
-            return SimpleNamespace(logits=q_BTV)
+        def logits(places_BT: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+            found = self.logits(self._read_once(given), ahead)
+            q_BTV = computed(at_places(found, (places_BT - ahead).clamp(min=0)))
+            return q_BTV.masked_fill((places_BT < ahead).unsqueeze(-1), 0.0)
 
-        logits.config, logits.device = self.target.config, self.target.device  # type: ignore[attr-defined]
-        return logits
+        return self._as_model(logits)
+
+    def as_target(self) -> AtPlaces:
+        """The target, which the drafts `as_draft` have read with already."""
+
+        def logits(places_BT: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
+            return computed(at_places(self._read_once(given).p_BTV, places_BT))
+
+        return self._as_model(logits)
+
+    def _as_model(self, logits: Callable[..., torch.Tensor]) -> AtPlaces:
+        made: Any = logits
+        made.config, made.device = self.target.config, self.target.device
+        found: AtPlaces = made
+        return found
 
     def _read_once(self, given: dict[str, torch.Tensor]) -> S:
         """`read`, or its last result if the batch is the same: the drafts `as_draft` share it."""
@@ -200,7 +211,8 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         self.trained.to(self.target.dtype)
         places = range(self.soonest, self.soonest + self.measured)
         drafts = {f"α of {self.predictor} {ahead + self.first - 1}": self.as_draft(ahead) for ahead in places}
-        found = alphas(recipe, self.target, prompts(recipe, held, tokenizer), drafts, tokenizer)
+        sources = prompts(recipe, held, tokenizer)
+        found = alphas(recipe, self.target, sources, drafts, tokenizer, self.as_target())
         self._last_read = None
         return found
 

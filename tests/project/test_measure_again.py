@@ -60,6 +60,8 @@ def test_each_kept_config_is_measured_in_three_processes(tmp_path: Path, monkeyp
     assert [(one.runs, one.results) for one in asked] == [(3, str(results))]
     assert page.read_text() == "<!--01234567: speedup-->2.0<!---->"
     assert measure_again.main(["--target", "gpt-mini", str(results)]) == 0 and len(asked) == 1
+    assert measure_again.main(["--drafts", "eagle,hydra", str(results)]) == 0 and len(asked) == 1
+    assert measure_again.main(["--drafts", "model", str(results)]) == 0 and len(asked) == 2
 
 
 def test_shares_of_processes_become_one_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

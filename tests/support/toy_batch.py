@@ -14,3 +14,9 @@ def batch(family: str) -> dict[str, torch.Tensor]:
     shifted = torch.cat([torch.zeros_like(read[:, :1]), read[:, :-1]], 1)
     ids = torch.tensor([SOURCE, SOURCE])
     return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": texts, "decoder_input_ids": shifted}
+
+
+def every_place(given: dict[str, torch.Tensor]) -> torch.Tensor:
+    """The numbers [B, T] of the decoder's tokens."""
+    ids_BT = given.get("decoder_input_ids", given["input_ids"])
+    return torch.arange(ids_BT.shape[1]).expand_as(ids_BT)

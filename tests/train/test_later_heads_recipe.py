@@ -21,7 +21,7 @@ from specbench.train.recipe_schema import DistillPlan, HeadsPlan, Recipe
 from specbench.train.trainers import SizedTrainer
 from tests.support.networks import network
 from tests.support.small_recipes import losses
-from tests.support.toy_batch import SOURCE, TEXT, batch
+from tests.support.toy_batch import SOURCE, TEXT, batch, every_place
 
 PLANS = {
     "medusa": HeadsPlan(number=3, layers=2, rank=4),
@@ -73,7 +73,7 @@ def test_teacher_forced_predictions_are_those_of_a_plain_loop(kind: str, family:
     learner = random_learner(kind, family)
     given = {name: ids[:1] for name, ids in batch(family).items() if name != "labels"}
     for head in (1, 2, 3):
-        ours = learner.as_draft(head)(**given).logits[0]
+        ours = learner.as_draft(head)(every_place(given), **given)[0]
         first = 1 if family == "gpt2" else 0  # row of the first token's logits, counted in tokens
         for place in range(head + first, len(TEXT)):
             row = place - first

@@ -15,7 +15,7 @@ from specbench.errors import UserError
 from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, LookAheadPlan, Recipe
 from tests.support.networks import network
-from tests.support.toy_batch import SOURCE, TEXT, batch
+from tests.support.toy_batch import SOURCE, TEXT, batch, every_place
 
 PLAN = LookAheadPlan(number=3, places=4)
 
@@ -46,7 +46,8 @@ def test_predictions_and_loss_are_those_of_a_plain_loop(family: str) -> None:
     p = learner.target(**texts).logits
     expected = 0.0
     for ahead in (1, 2, 3):
-        ours = learner.as_draft(ahead)(**{name: ids[:1] for name, ids in texts.items()}).logits[0]
+        one = {name: ids[:1] for name, ids in texts.items()}
+        ours = learner.as_draft(ahead)(every_place(one), **one)[0]
         terms = []
         for place in range(ahead + first, len(TEXT)):
             plain = plain_logits(learner, family, ahead, place)

@@ -18,6 +18,7 @@ from specbench.methods.specdec.network import ParallelDecoder
 from specbench.train.recipe import make_learner, train
 from specbench.train.recipe_schema import DistillPlan, Recipe, SpecDecPlan
 from tests.support.networks import network
+from tests.support.toy_batch import every_place
 
 PLAN = SpecDecPlan(queries=3, layers=[0, 1], share=1.0)
 SOURCE, TEXT = [5, 9, 12, 30, 1], [7, 9, 30, 4, 22, 8, 5, 11]
@@ -44,7 +45,7 @@ def test_teacher_forced_predictions_are_those_of_drafting() -> None:
         states = [(layer.keys, layer.values) for layer in read]
         cache = ParallelEntries(learner.trained, EagerEntries(beside(learner.trained), states.copy))
         for ahead in range(3):
-            ours_TV = learner.as_draft(ahead)(**given).logits[row]
+            ours_TV = learner.as_draft(ahead)(every_place(given), **given)[row]
             for place in range(ahead, len(text)):
                 begun = [0, *text][: place - ahead + 1]
                 cache.rollback(0)

@@ -209,6 +209,20 @@ class NativeSession(StaticSession):
         finally:
             self.length = began
 
+    def hold_states(self, logits: int, rows: int, end: int) -> None:
+        """Hold the states beside `rows` rows of logits at the address `logits`, which the next call writes over.
+
+        The last row is of token number `end` - 1.
+        """
+        if not (width := self.model.state_width):
+            return
+        step = self.model.program.one if rows == 1 else self.model.program.several
+        assert isinstance(step.run, WholeStep)
+        run, count = step.run.run, rows * step.run.run.widths[0]
+        memory = (ctypes.c_char * (count * run.dtype.itemsize)).from_address(logits)
+        logits_LV = torch.frombuffer(memory, dtype=run.dtype, count=count).view(rows, -1)
+        self._last.put(logits_LV[:, -width:].clone(), width, end)
+
     @property
     def capacity(self) -> int:
         """Tokens that its buffers have room for."""

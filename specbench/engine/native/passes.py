@@ -51,6 +51,8 @@ class ReadingSession(Protocol):
 
     def step_at(self, length: int, count: int) -> tuple[BoundCall, Places]: ...
 
+    def hold_states(self, logits: int, rows: int, end: int) -> None: ...
+
 
 class PassNumbers(NamedTuple):
     """The random numbers of P passes: of G drafted tokens, of their tests, and of N draws after them.
@@ -197,10 +199,12 @@ class NativePasses:
         """Verify the tokens `drafted` after `tokens`, in one call."""
         raw, plan, rows_GV, length, size = self._raw, self._plan, self._rows_GV, len(tokens), len(drafted)
         require_readable(drafted, plan.choosing.vocabulary_size)
-        target, given = self._target.reader(plan.choosing, plan.gamma + 1, length + size), self._given
+        read = self._target.length
+        # A cascade's middle model has two unread tokens after a pass in which all of its own were accepted.
+        target, given = self._target.reader(plan.choosing, plan.gamma + 2, length + size), self._given
         target.begin(self._target, rows_GV)
         given.raw.choice.rows = None if q_GV is None else q_GV.data_ptr()
-        self._text[length - 1 : length + size] = [tokens[-1], *drafted]
+        self._text[read : length + size] = [*tokens[read:], *drafted]
         raw.length, raw.most, raw.given = length, 1, size
         if plan.choosing.draws:
             drawn = DrawnNumbers.of(max(asked, size), generator, generator.device, plan.rule.draws_at_each)
@@ -209,9 +213,15 @@ class NativePasses:
             self._run(given, target, length, size)
         finally:
             raw.given = -1
+        self._target.hold_states(target.raw.logits, length + size - read, length + size)
         one = self._done[0]
         emitted = self._text[length : length + one.emitted]
         return _done(one, drafted, emitted)
+
+    def p_rows(self, count: int) -> Tensor:
+        """The first `count` of the target's rows of p in the last pass that was verified, at T > 0."""
+        assert self._rows_GV is not None
+        return self._rows_GV[:count].clone()
 
     def _run(self, draft: Reader, target: Reader, length: int, size: int) -> int:
         """Passes from `length` tokens on, and their number; the first drafts `size` tokens.
@@ -219,7 +229,7 @@ class NativePasses:
         Raises FloatingPointError if a row was not finite, and RuntimeError if no pass could run.
         """
         if (count := self._run_where_ready(draft, target)) == 0:
-            target.add(self._target, length - 1, size + 1)
+            target.add(self._target, self._target.length, length - self._target.length + size)
             if self._draft is not None and draft is not self._given and size:
                 draft.add(self._draft, self._draft.length, length - self._draft.length)
                 for place in range(length, length - 1 + size):

@@ -20,15 +20,16 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from specbench.algorithm.acceptance.base import Proposal, Verification
+from specbench.algorithm.acceptance.base import RESIDUAL_EPSILON, Proposal, Verification
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.acceptance.verify import standardised, target_rows, verdict_on_host
 from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.decoding import Passes
-from specbench.algorithm.draft import Draft, operations_of, read_of
+from specbench.algorithm.draft import AnyProposal, Draft, operations_of, read_of
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.reads import Reading
-from specbench.engine.session import Model, Prompt, Session, up_to_end
+from specbench.engine.session import Model, PassesInCalls, PassPlan, Prompt, Session, up_to_end
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
@@ -38,7 +39,7 @@ from specbench.methods.model.config import ModelDraftConfig
 from specbench.methods.model.draft import ModelDraftSession
 from specbench.methods.quantised.config import QuantisedConfig
 from specbench.methods.quantised.draft import QuantisedBuilder, prompt_of
-from specbench.sampling import Sampling
+from specbench.sampling import Sampling, TokenChoice
 from specbench.text.processed import processed
 from specbench.theory.trees import ROOT
 
@@ -104,6 +105,8 @@ class CascadeSession(ModelDraftSession):
         inner_sampling = sampling if draft.trees is None else GREEDY
         self.inner = draft.inner.start_on(self.session, prompt, inner_sampling)
         self.passes = Passes(self.model, self.session, self.inner, self.verification)
+        self._calls: PassesInCalls | None = None  # of texts of up to so many tokens:
+        self._room = 0
         # While a tree is grown: the number under which the middle model has read each node, and the end of the text;
         # all that it has read, by parent and token; and the rows that followed.
         self._numbers: list[int] = []
@@ -118,14 +121,10 @@ class CascadeSession(ModelDraftSession):
         while len(sequence) < end:
             most = min(self.draft.inner_gamma, end - len(sequence) - 1)
             drafted = yield from self.inner.proposing(sequence, most, generator)
-            unread = sequence[self.session.length :]
-            logits_LV = yield read_of(self.session, unread, drafted)
-            rows = target_rows(logits_LV, drafted, self.verification, self.vocabulary_size)
-            inner, (path, token) = verdict_on_host(rows, drafted, self.verification, generator)
-            if (p_LV := standardised(rows, self.verification)) is not None:
-                q_rows += p_LV[: len(path) + 1].split(1)
-            emitted = up_to_end([*(inner.tokens[node] for node in path), token], self.model.eos_ids)
-            self.passes.roll_back(len(sequence), len(unread), inner, path, emitted, logits_LV)
+            inner, emitted, rows = self._in_one_call(sequence, drafted, generator) or (
+                yield from self._step_by_step(sequence, drafted, generator)
+            )
+            q_rows += [] if rows is None else [rows]
             sequence += emitted
             # Every position that the middle model checked counts (Theorem 3.11).
             operations += (len(inner.tokens) + 1) * middle_operations
@@ -134,6 +133,39 @@ class CascadeSession(ModelDraftSession):
                 break
         tokens_G = sequence[len(tokens) :]
         return Proposal(tokens_G, torch.cat(q_rows[: len(tokens_G)]) if q_rows else None, operations)
+
+    def _step_by_step(
+        self, sequence: list[int], drafted: AnyProposal, generator: torch.Generator
+    ) -> Reading[tuple[Proposal, list[int], Tensor | None]]:
+        """Verify what the inner draft proposed: on the host, with the tokens that are emitted and p at each."""
+        unread = sequence[self.session.length :]
+        logits_LV = yield read_of(self.session, unread, drafted)
+        rows = target_rows(logits_LV, drafted, self.verification, self.vocabulary_size)
+        inner, (path, token) = verdict_on_host(rows, drafted, self.verification, generator)
+        emitted = up_to_end([*(inner.tokens[node] for node in path), token], self.model.eos_ids)
+        p_LV = standardised(rows, self.verification)
+        self.passes.roll_back(len(sequence), len(unread), inner, path, emitted, logits_LV)
+        return inner, emitted, None if p_LV is None else p_LV[: len(path) + 1]
+
+    def _in_one_call(
+        self, sequence: list[int], drafted: AnyProposal, generator: torch.Generator
+    ) -> tuple[Proposal, list[int], Tensor | None] | None:
+        """`_step_by_step` in one call of the engine; None if it cannot."""
+        size, needed = self.vocabulary_size, len(sequence) + self.draft.inner_gamma
+        if not isinstance(drafted, Proposal) or self.inner.watches:
+            return None
+        if needed > self._room:
+            self._room, choice = 2 * needed, TokenChoice(self.sampling, size)
+            end = min(self._room, self.model.longest or self._room)
+            plan = PassPlan(self.draft.inner_gamma, end, choice, choice, RESIDUAL_EPSILON)
+            self._calls = self.model.passes(self.session, None, plan, sequence)
+        if self._calls is None or not drafted.is_plain(self.draft.inner_gamma, size):
+            return None
+        done = self._calls.verify(sequence, drafted.tokens, drafted.q_GV, drafted.asked, generator)
+        RUNS.add(done.target_ran_s)
+        self.passes.roll_back(len(sequence), 1, drafted, done.path, done.emitted)
+        p_LV = self._calls.p_rows(len(done.emitted)) if self.sampling.temperature > 0 else None
+        return drafted, done.emitted, p_LV
 
     def after_text(self, tokens: Sequence[int], levels: int) -> Continuations:
         assert self.draft.trees is not None

@@ -8,7 +8,8 @@ drawn, from the tokens before it, so that Algorithm 1 is exact.
 Shapes: L positions, K drafted tokens, D width, N nodes of a tree, V logits.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cached_property
 
 import torch
 from torch import Tensor
@@ -16,6 +17,7 @@ from torch import Tensor
 from specbench.algorithm.acceptance.base import Proposal
 from specbench.algorithm.continuations import Continuations
 from specbench.algorithm.draft import Draft
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Prompt, Session
 from specbench.errors import UserError
@@ -28,7 +30,23 @@ from specbench.sampling import Sampling, draw_next
 class MarkovDraft(BlockDraft):
     """`confidence`: a proposal ends before a token whose predicted acceptance is below it."""
 
+    target: EagerModel
     confidence: float | None = None
+
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        self.added([0])  # made ready now, not in the first pass
+
+    @cached_property
+    def _added_by(self) -> Callable[[Tensor], Tensor]:
+        """In the target's engine, what the entries [1, N, R] of tokens add to the logits [N, V] of the next."""
+        last = self.drafter.markov_head.markov_w2
+        return self.target.ready(lambda read_1NR: last(read_1NR[0]), [self.drafter.shape.rank])
+
+    @torch.inference_mode()
+    def added(self, tokens: Sequence[int]) -> Tensor:
+        """The contribution [N, V] of these tokens to the logits of the next."""
+        ids_N = torch.tensor(tokens, dtype=torch.long, device=self.device)
+        return self._added_by(self.drafter.markov_head.markov_w1(ids_N).unsqueeze(0))
 
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "MarkovSession":
         return MarkovSession(self, session, sampling)
@@ -48,7 +66,7 @@ class MarkovSession(BlockSession):
         for state_1D, logits_1V in zip(states_KD.split(1), logits_KV.split(1), strict=True):
             if self._is_unlikely(state_1D, token):
                 break
-            logits_1V = logits_1V + self._added([token])
+            logits_1V = RUNS.run(torch.add, logits_1V, self._added([token]))
             token, row_1V = draw_next(logits_1V, self.sampling, target.vocabulary_size, generator)
             drafted.append(token)
             rows += [] if row_1V is None else [row_1V]
@@ -71,18 +89,16 @@ class MarkovSession(BlockSession):
     def logits_along(self, states_LD: Tensor, before: Sequence[int]) -> Tensor:
         return super().logits_along(states_LD, before) + self._added(before)
 
-    @torch.inference_mode()
     def _added(self, tokens: Sequence[int]) -> Tensor:
-        """The contribution [N, V] of these tokens to the logits of the next."""
-        added: Tensor = self.draft.drafter.markov_head(torch.tensor(tokens, dtype=torch.long, device=self.draft.device))
-        return added
+        """The contribution [N, V] of these tokens to the logits of the next: as much a forward pass as the block."""
+        return RUNS.run(self.draft.added, tokens)
 
     def _is_unlikely(self, state_1D: Tensor, before: int) -> bool:
         """Whether a token is not expected to be accepted."""
         if self.draft.confidence is None:
             return False
         before_1 = torch.tensor([before], device=self.draft.device)
-        return float(self.draft.drafter.accepted(state_1D, before_1).sigmoid()) < self.draft.confidence
+        return float(RUNS.run(self.draft.drafter.accepted, state_1D, before_1).sigmoid()) < self.draft.confidence
 
 
 class DsparkBuilder(BlockBuilder):

@@ -30,7 +30,7 @@ from specbench.methods.decoder_layer import DraftLayer, final_norm, layer_shape,
 from specbench.methods.eagle.network import Eagle, EagleShape
 from specbench.methods.eagle.unrolled import unrolled
 from specbench.train.frozen import FrozenTargetLearner, Seen, earlier_weights
-from specbench.train.logits import Logits, computed
+from specbench.train.logits import FromStates, Logits, computed
 from specbench.train.losses import distillation_loss
 from specbench.train.recipe_places import resolve
 from specbench.train.recipe_schema import Recipe
@@ -131,9 +131,9 @@ class EagleLearner(FrozenTargetLearner[TargetOutput]):
             source = Source(last.keys, last.values, mask_bias(visible, last.keys.dtype))
         return TargetOutput(features, seen.p_BTV, seen.ids_BT, source)
 
-    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+    def logits(self, output: TargetOutput, ahead: int) -> FromStates:
         *_, states_BTD = self.steps(output, ahead)
-        return self.trained.logits(states_BTD[:, ahead - 1 :].to(self.target.dtype))
+        return FromStates(states_BTD[:, ahead - 1 :].to(self.target.dtype), self.trained.logits)
 
 
 def _draft_vocabulary(recipe: Recipe, target: PreTrainedModel, train_set: Dataset, size: int) -> list[int]:

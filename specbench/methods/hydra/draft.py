@@ -57,7 +57,7 @@ class HydraDraft(HeadsDraft):
             if ready is None:
                 ready = self.target.ready(lambda embedded_1ND: heads.narrowed(embedded_1ND[0]), [self.width])
                 self._ready[NARROWING] = ready
-            return ready(embedded_ND.unsqueeze(0))
+            return RUNS.run(ready, embedded_ND.unsqueeze(0))
 
     def after(self, states_ND: Tensor, read_NJM: Tensor) -> Tensor:
         """Logits [N, V] of head J."""
@@ -124,7 +124,7 @@ class PrefixedSession(Session):
         numbers_C = torch.arange(count, device=states_LD.device)
         bias = mask_bias(numbers_C <= numbers_C[known:, None], self._cache.dtype)[None, None]
         attend = partial(self._cache.attend, 0, count, bias)
-        out_LD = self._layer(states_LD.unsqueeze(0), numbers_C[None, known:], attend)[0]
+        out_LD = RUNS.run(self._layer, states_LD.unsqueeze(0), numbers_C[None, known:], attend)[0]
         self._out_LD = torch.cat([self._out_LD, out_LD]) if known else out_LD
 
 

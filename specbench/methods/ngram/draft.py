@@ -125,8 +125,26 @@ class NgramDraft(Draft):
         if token is None:
             if len(self._best) >= MOST_TOKENS_KEPT:
                 self._best.clear()
-            token = self._best[key] = int(self.probabilities(before).argmax())
+            token = self._best[key] = self._argmax(before)
         return token
+
+    def _argmax(self, before: Sequence[int]) -> int:
+        """The argmax of `probabilities`, of equal ones the first, without a row of them.
+
+        A longer context shares its mass among the tokens counted after it, and shrinks all others alike: the best of
+        these is the best before.
+        """
+        if self.order == 1 or not before:
+            return int(self.unigram_V.argmax())
+        levels, best = list(self._discounted(before)), int(self._best_after_V[before[-1]])
+        for depth in range(1, len(levels)):
+            candidates = np.append(levels[depth][0], best)
+            q_C = self.unigram_V[candidates]
+            for followers, shares, rest in levels[: depth + 1]:
+                place_C = np.searchsorted(followers, candidates).clip(max=len(followers) - 1)
+                q_C = q_C * rest + np.where(followers[place_C] == candidates, shares[place_C], 0.0)
+            best = int(candidates[q_C == q_C.max()].min())
+        return best
 
     @cached_property
     def _best_after_V(self) -> NDArray[np.int64]:

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from specbench.algorithm.draft import Draft, FollowsTarget, after_zeros
 from specbench.engine.beside.captured import captured, entries_of
+from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.session import Model, Prompt, Session
 from specbench.loading.model_loader import Say
@@ -69,7 +70,7 @@ class PEagleSession(ReadsFeatures, AtOnceSession):
         first = min(self.entries.length, len(tokens) - 2)  # the last entry is read again if there is no new one
         self.entries.rollback(first)
         features_LF = self._features.of(first, len(tokens) - 1)
-        return self.entries.draft_rows(features_LF, tokens[first + 1 :], most)
+        return RUNS.run(self.entries.draft_rows, features_LF, tokens[first + 1 :], most)
 
     def rollback(self, length: int) -> None:
         self._features.drop(length)

@@ -17,6 +17,7 @@ from specbench.methods.at_once import all_places, sampled_places
 from specbench.methods.eagle.network import EagleShape
 from specbench.methods.eagle.train import EagleLearner, TargetOutput, borrow_weights
 from specbench.methods.peagle.network import LaterLayer, PEagle, PEagleShape
+from specbench.train.logits import FromStates
 from specbench.train.recipe_schema import Recipe
 from specbench.train.target_texts import special_ids
 
@@ -58,10 +59,10 @@ class PEagleLearner(EagleLearner):
             total, weights = total + weight * loss, weights + weight
         return total / max(weights, 1e-9)
 
-    def logits(self, output: TargetOutput, ahead: int) -> torch.Tensor:
+    def logits(self, output: TargetOutput, ahead: int) -> FromStates:
         length = output.ids_BT.shape[1] - 1
         places = all_places(length, ahead, output.ids_BT.device)
-        return self.trained.logits(self._along(output, places)[-1].to(self.target.dtype))
+        return FromStates(self._along(output, places)[-1].to(self.target.dtype), self.trained.logits)
 
     def _along(self, output: TargetOutput, places: list[torch.Tensor]) -> list[torch.Tensor]:
         embedded_BTD = self.trained.embed(output.ids_BT[:, 1:], 1)

@@ -105,10 +105,6 @@ class SessionsOfDrafts(DraftSession):
         for one in self.sessions:
             one.follow(tokens)
 
-    @property
-    def sees_runs(self) -> bool:
-        return any(one.sees_runs for one in self.sessions)
-
     def rollback(self, length: int) -> None:
         for session in self.sessions:
             session.rollback(length)

@@ -47,8 +47,6 @@ class EarlyExitDraft(FollowsTarget):
 class EarlyExitSession(ModelDraftSession):
     """The first layers at work in the target's own session, which also selects the accepted path for them."""
 
-    of_cache_alone = True
-
     def select(self, path: Sequence[int]) -> None:
         """The target has read the tree again, and selected."""
 

@@ -45,7 +45,6 @@ class WindowSession(ModelDraftSession):
     """A session with a window that takes the target's keys and values before each proposal."""
 
     session: Windowed
-    of_cache_alone = True
 
     def __init__(self, draft: WindowDraft, session: Session, prompt: Prompt, sampling: Sampling) -> None:
         own = draft.model.start(Prompt((), prompt.prefix[:1]))  # which reads nothing

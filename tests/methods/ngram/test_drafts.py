@@ -39,12 +39,13 @@ def test_smoothed_rows_are_distributions_without_zeros(texts: list[list[int]], o
 
 
 @settings(max_examples=50, deadline=None)
-@given(sequences, st.sampled_from([1, 2, 3]), st.sampled_from([0.1, 0.75]))
+@given(sequences, st.sampled_from([1, 2, 3, 4]), st.sampled_from([0.1, 0.75]))
 def test_at_temperature_zero_the_token_is_the_likeliest(texts: list[list[int]], order: int, discount: float) -> None:
     draft = NgramDraft(counts(texts), order, discount, CPU)
-    for before in range(V):  # also those that were never seen
-        row = draft.probabilities([START, before])
-        assert row[draft.best([START, before])].item() == pytest.approx(row.max().item(), rel=1e-12)
+    read = [[START, *text][:end] for text in texts for end in range(len(text) + 2)]
+    for before in (*read, *([START, token] for token in range(V))):  # also those that were never seen
+        row = draft.probabilities(before)
+        assert row[draft.best(before)].item() == pytest.approx(row.max().item(), rel=1e-12)
 
 
 def test_absolute_discounting_by_hand() -> None:
