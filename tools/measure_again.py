@@ -39,6 +39,12 @@ def by_models(head: Head) -> str:
     return f"{head.config['target']} {head.config['draft']} {head.run_id}"
 
 
+def kind_of(head: Head) -> str:
+    """The kind of draft of a record."""
+    kind: str = (head.config.get("draft") or {}).get("kind", "model")
+    return kind
+
+
 def in_processes(config: RunConfig, runs: int | None) -> RunConfig:
     """`config` in so many processes; as it was measured if it stops by itself or needs all processes for one run."""
     alone = config.until is not None or config.target.tp_plan
@@ -105,7 +111,7 @@ def main(argv: list[str]) -> int:
         for head in Catalog(arguments.results).heads
         if head.run_id in copies
         and (arguments.target is None or head.run_id.startswith(arguments.target + "-"))
-        and (arguments.drafts is None or head.config["draft"]["kind"] in arguments.drafts.split(","))
+        and (arguments.drafts is None or kind_of(head) in arguments.drafts.split(","))
     ]  # fmt: skip
     heads = sorted(wanted, key=by_models)
     if arguments.process is not None:

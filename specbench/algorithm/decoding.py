@@ -176,19 +176,16 @@ class Passes:
     where = IN_PYTHON  # what a record says of it
 
     def __init__(
-        self,
-        target: Model,
-        session: Session,
-        drafting: DraftSession,
-        verification: Verification,
+        self, target: Model, session: Session, drafting: DraftSession, verification: Verification,
         text: Text | None = None,
-    ) -> None:
+    ) -> None:  # fmt: skip
         """`session` is the target's and `drafting` the draft's, both of one text.
 
         `text`: where passes end; None: only at the target's end-of-sequence tokens.
         """
         self.text = text
-        self.target, self.session, self.drafting, self.verification = target, session, drafting, verification
+        self.parts = target, session, drafting, verification
+        self.target, self.session, self.drafting, self.verification = self.parts
         self.repeat, self.watched, self.counting = target.repeat, drafting.watches, Counting(target.experts)
         self._ran_before: float | None = None  # the clock of runs at the end of the last pass
 
@@ -260,21 +257,26 @@ Passing = Generator[Read | Moment, Any, list[DonePass]]
 
 
 class VerifiedInCalls(Passes):
-    """Passes that the target's engine verifies, accepts and rolls back in one call, whatever drafts."""
-
-    where = VERIFIED_IN_C
+    """Passes that the target's engine verifies, accepts and rolls back in one call, if a proposal is a chain alone."""
 
     def __init__(self, step_by_step: Passes, calls: PassesInCalls, plan: PassPlan) -> None:
-        one = step_by_step
-        super().__init__(one.target, one.session, one.drafting, one.verification, one.text)
+        super().__init__(*step_by_step.parts, step_by_step.text)
         self.calls, self.plan = calls, plan
+        self._in_calls = self._beside = 0  # passes that a call verified, or none
+
+    @property
+    def where(self) -> str:  # type: ignore[override]
+        """Where most of its passes were verified."""
+        return VERIFIED_IN_C if self._in_calls >= self._beside else IN_PYTHON
 
     def verify(
         self, tokens: list[int], proposal: AnyProposal, generator: torch.Generator
     ) -> Generator[Read | Moment, Any, DonePass]:
         plan = self.plan
         if not (isinstance(proposal, Proposal) and proposal.is_plain(plan.gamma, plan.choosing.vocabulary_size)):
+            self._beside += 1
             return (yield from super().verify(tokens, proposal, generator))
+        self._in_calls += 1
         done = self.calls.verify(tokens, proposal.tokens, proposal.q_GV, proposal.asked, generator)
         done = done._replace(emitted=self.up_to_end(done.emitted))
         self.roll_back(len(tokens), 1, proposal, done.path, done.emitted)
@@ -287,7 +289,7 @@ class WholeInCalls(Passes):
     where = IN_C
 
     def __init__(self, step_by_step: Passes, calls: PassesInCalls) -> None:
-        super().__init__(step_by_step.target, step_by_step.session, step_by_step.drafting, step_by_step.verification)
+        super().__init__(*step_by_step.parts)
         self.calls = calls
 
     def next(self, tokens: list[int], gamma: int, generator: torch.Generator) -> Passing:

@@ -36,6 +36,9 @@ class TreeDraft(Draft):
     def start_on(self, session: Session, prompt: Prompt, sampling: Sampling) -> "TreeDraftSession":
         return TreeDraftSession(self, self.draft.start_on(session, prompt, sampling), sampling)
 
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        self.draft.expect(sampling, gammas)
+
     def in_batch(self, rows: int) -> "TreeDraft":
         return TreeDraft(self.draft.in_batch(rows), self.plan, self.children, self.eos_ids)
 

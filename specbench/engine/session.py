@@ -280,11 +280,15 @@ class DonePass(NamedTuple):
     target_ran_s: float = 0.0
 
 
+MOST_UNREAD = 2  # tokens of a text, before one call verifies what follows it
+
+
 class PassesInCalls(Protocol):
     """Runs passes over one text: whole ones several in one call, or all of one but the drafting.
 
-    Its sessions have then read all but the newest token, or for `verify` all but a few. Both draw the same numbers from
-    `generator` as single passes would, in their order, and raise FloatingPointError if p or q is not finite.
+    Its sessions have then read all but the newest token, or for `verify` all but MOST_UNREAD. Both draw the same
+    numbers from `generator` as single passes would, in their order, and raise FloatingPointError if p or q is not
+    finite.
     """
 
     def verify(
@@ -292,7 +296,8 @@ class PassesInCalls(Protocol):
     ) -> DonePass:
         """Verify tokens that were drafted after `tokens`, of `asked` that the draft drew numbers for.
 
-        `q_GV` are the fp32 rows they were drawn from; None if each had all mass.
+        `q_GV` are the fp32 rows they were drawn from; None if each had all mass. The session then holds the states of
+        what it read, as after a run of its own.
         """
         ...
 

@@ -47,7 +47,7 @@ typedef struct {
 } Pass;
 
 /* Passes over a text: its tokens, how many there are and may be, and gamma. `given`: how many tokens that were drafted
-   elsewhere and follow the text are verified in each pass (after which a target may have left more than one token unread), with their q in the draft's rows, or none if each had all
+   elsewhere and follow the text, of which the target may have read all but a few, are verified in each pass, with their q in the draft's rows, or none if each had all
    mass; below 0 the draft is a model that drafts in C. Random numbers belong to the first pass, then to the next; at T
    = 0 there are no `nexts`. */
 typedef struct {

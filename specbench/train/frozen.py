@@ -156,14 +156,17 @@ class FrozenTargetLearner(nn.Module, Generic[S]):
         """What proposes the token `ahead` after the next: its logits stand where that token does, before that zeros."""
 
         def logits(places_BT: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
-            found = self.logits(self._read_once(given), ahead)
+            output = self._read_once(given)
+            if not (places_BT >= ahead).any():
+                return torch.zeros_like(computed(at_places(output.p_BTV, places_BT)))
+            found = self.logits(output, ahead)
             q_BTV = computed(at_places(found, (places_BT - ahead).clamp(min=0)))
             return q_BTV.masked_fill((places_BT < ahead).unsqueeze(-1), 0.0)
 
         return self._as_model(logits)
 
     def as_target(self) -> AtPlaces:
-        """The target, which the drafts `as_draft` have read with already."""
+        """The target, whose run over a batch the drafts `as_draft` then share."""
 
         def logits(places_BT: torch.Tensor, **given: torch.Tensor) -> torch.Tensor:
             return computed(at_places(self._read_once(given).p_BTV, places_BT))

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from specbench.engine.native.native_run import BoundCall, Places, lines
-from specbench.engine.session import DonePass, PassPlan, require_readable
+from specbench.engine.session import MOST_UNREAD, DonePass, PassPlan, require_readable
 from specbench.kernels import library
 from specbench.kernels.structures import RawChoice, RawPass, RawPasses, RawReader, RawSampling
 from specbench.sampling import NOT_FINITE, DrawnNumbers, TokenChoice, uniforms
@@ -96,6 +96,8 @@ class Reader:
         """Make the step of `session` over `count` tokens after the first `length` ready."""
         if count in self._held and self._held[count][1].addresses[length]:
             return
+        if count > self.most:
+            raise ValueError(f"a step of a pass reads {self.most} tokens at most, not {count}")
         self._held[count] = call, places = session.step_at(length, count)
         self._steps[count], self._tables[count] = ctypes.addressof(call.step), ctypes.addressof(places.addresses)
         self.scratch, self.shared = max(self.scratch, call.scratch), max(self.shared, call.shared)
@@ -201,7 +203,7 @@ class NativePasses:
         require_readable(drafted, plan.choosing.vocabulary_size)
         read = self._target.length
         # A cascade's middle model has two unread tokens after a pass in which all of its own were accepted.
-        target, given = self._target.reader(plan.choosing, plan.gamma + 2, length + size), self._given
+        target, given = self._target.reader(plan.choosing, plan.gamma + MOST_UNREAD, length + size), self._given
         target.begin(self._target, rows_GV)
         given.raw.choice.rows = None if q_GV is None else q_GV.data_ptr()
         self._text[read : length + size] = [*tokens[read:], *drafted]

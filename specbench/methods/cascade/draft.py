@@ -29,7 +29,8 @@ from specbench.algorithm.draft import AnyProposal, Draft, operations_of, read_of
 from specbench.engine.clock import RUNS
 from specbench.engine.eager.model import EagerModel
 from specbench.engine.reads import Reading
-from specbench.engine.session import Model, PassesInCalls, PassPlan, Prompt, Session, up_to_end
+from specbench.engine.session import MOST_UNREAD, Model, PassesInCalls, PassPlan, Prompt, Session, up_to_end
+from specbench.kernels.rows import ALGORITHM_1
 from specbench.loading import require_room
 from specbench.loading.model_loader import Say
 from specbench.methods.build import DraftBuilder, DraftRequest, builder_for, needed_of_target
@@ -132,7 +133,7 @@ class CascadeSession(ModelDraftSession):
             if sequence[-1] in self.model.eos_ids:
                 break
         tokens_G = sequence[len(tokens) :]
-        return Proposal(tokens_G, torch.cat(q_rows[: len(tokens_G)]) if q_rows else None, operations)
+        return Proposal(tokens_G, torch.cat(q_rows) if q_rows else None, operations)
 
     def _step_by_step(
         self, sequence: list[int], drafted: AnyProposal, generator: torch.Generator
@@ -145,21 +146,27 @@ class CascadeSession(ModelDraftSession):
         emitted = up_to_end([*(inner.tokens[node] for node in path), token], self.model.eos_ids)
         p_LV = standardised(rows, self.verification)
         self.passes.roll_back(len(sequence), len(unread), inner, path, emitted, logits_LV)
-        return inner, emitted, None if p_LV is None else p_LV[: len(path) + 1]
+        return inner, emitted, None if p_LV is None else p_LV[: len(emitted)]
 
     def _in_one_call(
         self, sequence: list[int], drafted: AnyProposal, generator: torch.Generator
     ) -> tuple[Proposal, list[int], Tensor | None] | None:
-        """`_step_by_step` in one call of the engine; None if it cannot."""
-        size, needed = self.vocabulary_size, len(sequence) + self.draft.inner_gamma
-        if not isinstance(drafted, Proposal) or self.inner.watches:
+        """`_step_by_step` in one call of the engine; None if it cannot.
+
+        That is so after another draft's proposals, of which the middle model has read nothing.
+        """
+        size, gamma, needed = self.vocabulary_size, self.draft.inner_gamma, len(sequence) + self.draft.inner_gamma
+        rule = ALGORITHM_1 if self.verification.argmax_only else self.verification.in_c
+        if rule is None or self.inner.watches or not (isinstance(drafted, Proposal) and drafted.is_plain(gamma, size)):
+            return None
+        if len(sequence) - self.session.length > MOST_UNREAD:
             return None
         if needed > self._room:
             self._room, choice = 2 * needed, TokenChoice(self.sampling, size)
             end = min(self._room, self.model.longest or self._room)
-            plan = PassPlan(self.draft.inner_gamma, end, choice, choice, RESIDUAL_EPSILON)
+            plan = PassPlan(gamma, end, choice, choice, RESIDUAL_EPSILON, rule)
             self._calls = self.model.passes(self.session, None, plan, sequence)
-        if self._calls is None or not drafted.is_plain(self.draft.inner_gamma, size):
+        if self._calls is None:
             return None
         done = self._calls.verify(sequence, drafted.tokens, drafted.q_GV, drafted.asked, generator)
         RUNS.add(done.target_ran_s)

@@ -58,6 +58,10 @@ class NgramDraft(Draft):
     def start(self, prompt: Prompt, sampling: Sampling) -> "NgramSession":
         return NgramSession(self, sampling)
 
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        if sampling.temperature == 0:
+            self.best([0])  # the table of likeliest tokens, now and not in the first pass
+
     def probabilities(self, before: Sequence[int]) -> Tensor:
         """q [V] after the tokens `before`, before any sampling setting; fp64."""
         row_V = self.unigram_V.copy()

@@ -35,7 +35,6 @@ from specbench.engine.reads import Reading
 from specbench.loading.model_loader import Say
 from specbench.methods.router.config import MATCH, RouterConfig
 from specbench.methods.several.draft import DraftOfDrafts, SessionsOfDrafts, SeveralBuilder
-from specbench.sampling import Sampling
 from specbench.theory import expected_tokens
 
 
@@ -63,10 +62,6 @@ class RouterDraft(DraftOfDrafts):
 
     def session(self, sessions: Sequence[DraftSession]) -> "RouterSession":
         return RouterSession(self, sessions)
-
-    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
-        for draft in self.drafts:
-            draft.expect(sampling, gammas)
 
     def in_batch(self, rows: int) -> "RouterDraft":
         return RouterDraft([draft.in_batch(rows) for draft in self.drafts], self.config)

@@ -88,6 +88,10 @@ class DraftOfDrafts(Draft):
     def session(self, sessions: Sequence[DraftSession]) -> DraftSession:
         """The session that combines the drafts' sessions."""
 
+    def expect(self, sampling: Sampling, gammas: Sequence[int]) -> None:
+        for draft in self.drafts:
+            draft.expect(sampling, gammas)
+
     def start(self, prompt: Prompt, sampling: Sampling) -> DraftSession:
         return self.session([draft.start(prompt, sampling) for draft in self.drafts])
 

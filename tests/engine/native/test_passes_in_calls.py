@@ -2,8 +2,6 @@
 
 import itertools
 from collections.abc import Callable
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -30,65 +28,20 @@ from specbench.engine.native.whole import WholeReading
 from specbench.engine.session import Prompt
 from specbench.engine.window import Window
 from specbench.kernels import is_available, rows
-from specbench.methods.cascade.draft import CascadeDraft
 from specbench.methods.lookup.draft import LookupDraft
 from specbench.methods.model.draft import ModelDraft, ModelDraftSession
 from specbench.methods.router.config import RouterConfig
 from specbench.methods.router.draft import RouterDraft
 from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.methods.window.draft import WindowDraft
-from specbench.records.decoded import Trace
 from specbench.records.passes_run import VERIFIED_IN_C
 from specbench.sampling import Sampling, TokenChoice
-from tests.support import block_drafts, blockwise_heads, eagle_layer, later_heads, mtp_checkpoints, peagle_files
-from tests.support.decode import autoregressive as decode_alone
-from tests.support.decode import speculative as decode_with
-from tests.support.networks import network
+from tests.support.native_pairs import ENDS, KINDS, autoregressive, did, models, speculative, start
 
 pytestmark = [
     pytest.mark.skipif(not is_available(), reason="no C compiler"),
     pytest.mark.usefixtures("captured_once"),
 ]
-
-SOURCE = (5, 9, 12, 30, 1)
-ENDS = frozenset(range(1, 40, 7))
-KINDS = ("t5", "gpt2")
-
-
-def models(
-    kind: str, ends: frozenset[int] = ENDS, dtype: torch.dtype = torch.float32
-) -> tuple[NativeModel, NativeModel]:
-    """A target, and a draft that often agrees with it: the target with some noise."""
-    own, other = network(kind, seed=5).to(dtype), network(kind, seed=5).to(dtype)
-    noise = torch.Generator().manual_seed(1)
-    with torch.no_grad():
-        for parameter in other.parameters():
-            parameter += 0.05 * parameter.std() * torch.randn(parameter.shape, generator=noise).to(dtype)
-    return NativeModel(own, 40, ends), NativeModel(other, 40, ends)
-
-
-def start(kind: str) -> Prompt:
-    return Prompt(SOURCE, (0,)) if kind == "t5" else Prompt((), SOURCE)
-
-
-def autoregressive(target: NativeModel, prompt: Prompt, sampling: Sampling, most: int, seed: int = 0) -> Trace:
-    generator = torch.Generator().manual_seed(seed)
-    return decode_alone(target, prompt, sampling=sampling, max_new_tokens=most, generator=generator)
-
-
-def speculative(
-    target: NativeModel, draft: Draft, prompt: Prompt, sampling: Sampling, most: int, gamma: Any, seed: int = 0,
-    rule: Any = accept_exact,
-) -> Trace:  # fmt: skip
-    return decode_with(
-        target, draft, prompt, gamma=gamma, sampling=sampling, max_new_tokens=most, accept=rule,
-        generator=torch.Generator().manual_seed(seed),
-    )  # fmt: skip
-
-
-def did(trace: Trace) -> list[Any]:
-    untimed = dict.fromkeys(("draft_s", "verify_s", "accept_s", "draft_run_s", "verify_run_s", "loop_s"), 0)
-    return [trace.tokens, *[replace(one, **untimed) for one in trace.passes]]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -327,72 +280,6 @@ def test_drafts_that_use_the_targets_cache_alone_are_verified_in_one_call(
         assert did(found[0]) == did(found[1]), (gamma, seed)
         assert found[0].passes_run == VERIFIED_IN_C
     assert len(verified) > 50 and len(rolled) > 50
-
-
-ON_STATES: dict[str, Callable[[Path], tuple[NativeModel, Draft]]] = {
-    "medusa": lambda _: later_heads.made("medusa", "gpt2", NativeModel),
-    "hydra": lambda _: later_heads.made("hydra", "t5", NativeModel),
-    "blockwise": lambda _: blockwise_heads.made("gpt2", NativeModel),
-    "eagle": lambda _: eagle_layer.made("t5", (), NativeModel),
-    "eagle3": lambda _: eagle_layer.made("gpt2", eagle_layer.TAPS, NativeModel),
-    "mtp": lambda _: mtp_checkpoints.started(NativeModel, 40, 1),
-    "peagle": lambda folder: peagle_files.made(next(iter(peagle_files.CASES)), folder, engine=NativeModel),
-    "dflash": lambda folder: block_drafts.made(folder, "dflash", engine=NativeModel),
-    "dspark": lambda folder: block_drafts.made(folder, "dspark", engine=NativeModel),
-}
-
-
-@pytest.mark.parametrize("name", ON_STATES)
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(4.0)])
-def test_drafts_that_read_the_targets_states_are_verified_in_one_call(
-    name: str, sampling: Sampling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The same as step by step: its session holds the states of what the call read, of the accepted tokens too."""
-    target, draft = ON_STATES[name](tmp_path)
-    prompt = start("t5" if target.program.encode is not None else "gpt2")
-    verified, accepted = verified_alike(target, draft, prompt, sampling, monkeypatch)
-    assert verified > 50 and (accepted > 5 or sampling.temperature == 0)  # random weights seldom agree there
-
-
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("sampling", [Sampling(), Sampling(4.0), Sampling(0.5)])
-def test_a_cascades_middle_model_verifies_in_one_call(
-    kind: str, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Also after a pass in which all of its own tokens were accepted, of which it has not read two."""
-    target, middle = models(kind, frozenset({39}))
-    read, verify = set(), NativePasses.verify
-
-    def noting(of: NativePasses, tokens: list[int], *more: Any) -> Any:
-        read.add(len(tokens) - of._target.length)
-        return verify(of, tokens, *more)
-
-    monkeypatch.setattr(NativePasses, "verify", noting)
-    for inner in (LookupDraft(40, torch.device("cpu"), 3), ModelDraft(target, 40)):
-        draft = CascadeDraft(middle, inner, 2, 40)
-        verified, accepted = verified_alike(target, draft, start(kind), sampling, monkeypatch)
-        assert verified > 100 and accepted > 20
-    assert read == {1, 2}
-
-
-def verified_alike(
-    target: NativeModel, draft: Draft, prompt: Prompt, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
-) -> tuple[int, int]:
-    """How many verdicts were calls, and how many tokens were accepted, if all is as it is step by step."""
-    verified, accepted, verify = [], 0, NativePasses.verify
-    for gamma, seed in itertools.product((1, 3, Adaptive(0.5, {1: 1.0, 3: 1.2, 4: 1.5})), range(3)):
-        found = []
-        for in_calls in (True, False):
-            with monkeypatch.context() as patched:
-                if in_calls:
-                    patched.setattr(NativePasses, "verify", lambda *of: verified.append(1) or verify(*of))
-                else:
-                    patched.setattr(NativeModel, "passes", lambda *_: None)
-                found.append(speculative(target, draft, prompt, sampling, 60, gamma, seed))
-        assert did(found[0]) == did(found[1]), (gamma, seed)
-        assert found[0].passes_run == VERIFIED_IN_C
-        accepted += sum(one.accepted for one in found[0].passes)
-    return len(verified), accepted
 
 
 @pytest.mark.parametrize("kind", KINDS)
