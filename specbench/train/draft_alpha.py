@@ -176,9 +176,10 @@ def _distributions(
         whole = [source + output for source, output in zip(sources, output_BT.tolist(), strict=True)]
         given = {"input_ids": padded(whole, pad).to(device)}
         places_BT = places_BT + torch.tensor([[len(source) - 1] for source in sources], device=device)
-    if isinstance(model, PreTrainedModel):
-        return at_places(model(**given).logits, places_BT).float()
-    return model(places_BT, **given).float()
+    if not isinstance(model, PreTrainedModel):
+        return model(places_BT, **given).float()
+    logits_BTV: torch.Tensor = at_places(model(**given).logits, places_BT).float()
+    return logits_BTV
 
 
 L = TypeVar("L", bound=Logits)
