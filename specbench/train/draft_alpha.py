@@ -201,7 +201,7 @@ def alphas(
 ) -> dict[str, str]:
     """α of each of `drafts`, by its name in the model card, on the same outputs of `target`; greedy and sampled.
 
-    `p_of` gives the target's logits, if drafts compute them too.
+    `p_of` gives the target's logits if drafts share its run.
     """
     found = {}
     size = written_tokens(tokenizer, target, *drafts.values())

@@ -50,7 +50,7 @@ ON_STATES: dict[str, Callable[[Path], tuple[NativeModel, Draft]]] = {
 def test_drafts_that_read_the_targets_states_are_verified_in_one_call(
     name: str, sampling: Sampling, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The same as step by step: its session holds the states of what the call read, of the accepted tokens too."""
+    """The same as step by step: its session holds the states of all that the call read."""
     target, draft = ON_STATES[name](tmp_path)
     prompt = start("t5" if target.program.encode is not None else "gpt2")
     verified, accepted = verified_alike(target, draft, prompt, sampling, monkeypatch)
