@@ -257,7 +257,7 @@ Passing = Generator[Read | Moment, Any, list[DonePass]]
 
 
 class VerifiedInCalls(Passes):
-    """Passes that the target's engine verifies, accepts and rolls back in one call, if a proposal is a chain alone."""
+    """Passes that the target's engine verifies, accepts and rolls back in one call if a proposal is only a chain."""
 
     def __init__(self, step_by_step: Passes, calls: PassesInCalls, plan: PassPlan) -> None:
         super().__init__(*step_by_step.parts, step_by_step.text)
