@@ -1,6 +1,6 @@
 """Measure the kept records again: their configs, with the code as it is now. `make keep` then replaces the copies.
 
-    python tools/measure_again.py [--runs N] [--target NAME] [--drafts KIND,...] [RESULTS]
+    python tools/measure_again.py [--runs N] [--target NAME] [--drafts KIND,...] [--chains] [RESULTS]
 
 RESULTS is the folder with kept/ that gets runs/.
 
@@ -103,6 +103,7 @@ def main(argv: list[str]) -> int:
     parser.add_argument("--runs", type=int, help="fresh processes for each config (default: as they were measured)")
     parser.add_argument("--target", help="only records of this target")
     parser.add_argument("--drafts", help="only records of these kinds of draft, with commas")
+    parser.add_argument("--chains", action="store_true", help="only records without a tree")
     parser.add_argument("--process", type=int, help=argparse.SUPPRESS)
     arguments = parser.parse_args(argv)
     copies = {file.name.removesuffix(ENDING) for file in kept_files(arguments.results)}
@@ -112,6 +113,7 @@ def main(argv: list[str]) -> int:
         if head.run_id in copies
         and (arguments.target is None or head.run_id.startswith(arguments.target + "-"))
         and (arguments.drafts is None or kind_of(head) in arguments.drafts.split(","))
+        and not (arguments.chains and head.summary.get("tree"))
     ]  # fmt: skip
     heads = sorted(wanted, key=by_models)
     if arguments.process is not None:
