@@ -28,7 +28,7 @@ from tests.support.calls import small_run
 ROOT = Path(specbench.__file__).parent
 MOST_FILES = 12
 MOST_CLIMBS = {"passes": 8, "alpha": 2}
-MOST_RETURNED = 205  # 140 before files of several topics were split, 195 before the last seventeen were
+MOST_RETURNED = 206  # 140 before files of several topics were split, 195 before the last seventeen were
 MOST_PLACES = {"config": 45, "target": 20, "draft": 8}
 
 Frame = tuple[str, bool]  # the file of a function, and whether the function has the config

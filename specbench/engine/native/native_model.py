@@ -111,8 +111,9 @@ class NativeModel(StaticModel):
 
     def chooses(self, choice: TokenChoice) -> bool:
         """Whether the kernels choose tokens by `choice`: a step is one program with all logits; they have no min-p."""
-        runs, needed = [step.run for step in (self.program.one, self.program.several)], choice.vocabulary_size
-        fits = all(isinstance(run, WholeStep) and run.run.widths[0] - self.state_width >= needed for run in runs)
+        runs = [step.run for step in (self.program.one, self.program.several)]
+        needed = choice.vocabulary_size + self.state_width  # states lie beside the logits
+        fits = all(isinstance(run, WholeStep) and run.run.widths[0] >= needed for run in runs)
         return fits and choice.sampling.min_p is None
 
     def passes(self, session: Session, draft: Session | None, plan: PassPlan, tokens: list[int]) -> NativePasses | None:
