@@ -1,13 +1,16 @@
 """A target and a draft of the native engine, small and with random weights, and what they did."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import pytest
 import torch
 
 from specbench.algorithm.acceptance.rules.exact import accept_exact
 from specbench.algorithm.draft import Draft
 from specbench.engine.native.native_model import NativeModel
+from specbench.engine.native.passes import NativePasses
 from specbench.engine.session import Prompt
 from specbench.records.decoded import Trace
 from specbench.sampling import Sampling
@@ -54,3 +57,14 @@ def speculative(
 def did(trace: Trace) -> list[Any]:
     untimed = dict.fromkeys(("draft_s", "verify_s", "accept_s", "draft_run_s", "verify_run_s", "loop_s"), 0)
     return [trace.tokens, *[replace(one, **untimed) for one in trace.passes]]
+
+
+def both_ways(decode: Callable[[], Trace], monkeypatch: pytest.MonkeyPatch) -> tuple[Trace, Trace, int]:
+    """What `decode` gives with verdicts in calls and step by step, and how many verdicts were calls."""
+    calls, verify = [], NativePasses.verify
+    with monkeypatch.context() as patched:
+        patched.setattr(NativePasses, "verify", lambda *of: calls.append(1) or verify(*of))
+        in_calls = decode()
+    with monkeypatch.context() as patched:
+        patched.setattr(NativeModel, "passes", lambda *_: None)
+        return in_calls, decode(), len(calls)

@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ from specbench.methods.target_layers.draft import EarlyExitDraft, LayerSkipDraft
 from specbench.methods.window.draft import WindowDraft
 from specbench.records.passes_run import VERIFIED_IN_C
 from specbench.sampling import Sampling, TokenChoice
-from tests.support.native_pairs import ENDS, KINDS, autoregressive, did, models, speculative, start
+from tests.support.native_pairs import ENDS, KINDS, autoregressive, both_ways, did, models, speculative, start
 
 pytestmark = [
     pytest.mark.skipif(not is_available(), reason="no C compiler"),
@@ -217,21 +218,14 @@ def test_what_is_drafted_elsewhere_is_verified_in_one_call(
     kind: str, with_q: bool, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The same as in Python, also where an end lies within the drafted tokens and gamma varies."""
-    calls, within = [], 0
-    verify = NativePasses.verify
+    calls = within = 0
     for ends in (frozenset({39}), frozenset({15, 39})):
         target, _ = models(kind, ends)
         for gamma, seed in itertools.product((1, 4, Adaptive(0.5, {1: 1.0, 3: 1.2, 6: 1.5})), range(4)):
-            found = []
-            for in_calls in (True, False):
-                with monkeypatch.context() as patched:
-                    if in_calls:
-                        patched.setattr(NativePasses, "verify", lambda *of: calls.append(1) or verify(*of))
-                    else:
-                        patched.setattr(NativeModel, "passes", lambda *_: None)
-                    found.append(speculative(target, Guessing(with_q), start(kind), sampling, 70, gamma, seed))
-            assert did(found[0]) == did(found[1]), (ends, gamma, seed)
-            last = found[0].passes[-1]
+            decode = partial(speculative, target, Guessing(with_q), start(kind), sampling, 70, gamma, seed)
+            in_calls, step_by_step, verified = both_ways(decode, monkeypatch)
+            assert did(in_calls) == did(step_by_step), (ends, gamma, seed)
+            calls, last = calls + verified, in_calls.passes[-1]
             within += last.emitted == last.accepted < last.drafted
     assert calls and (within or sampling.temperature == 0)
 

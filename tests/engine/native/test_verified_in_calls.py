@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ from specbench.methods.several.draft import HorizontalDraft
 from specbench.records.passes_run import IN_PYTHON, VERIFIED_IN_C
 from specbench.sampling import Sampling
 from tests.support import block_drafts, blockwise_heads, eagle_layer, later_heads, mtp_checkpoints, peagle_files
-from tests.support.native_pairs import KINDS, did, models, speculative, start
+from tests.support.native_pairs import KINDS, both_ways, did, models, speculative, start
 
 pytestmark = [
     pytest.mark.skipif(not is_available(), reason="no C compiler"),
@@ -103,20 +104,14 @@ def verified_alike(
     target: NativeModel, draft: Draft, prompt: Prompt, sampling: Sampling, monkeypatch: pytest.MonkeyPatch
 ) -> tuple[int, int]:
     """How many verdicts were calls, and how many tokens were accepted, if all is as it is step by step."""
-    verified, accepted, verify = [], 0, NativePasses.verify
+    verified = accepted = 0
     for gamma, seed in itertools.product((1, 3, Adaptive(0.5, {1: 1.0, 3: 1.2, 4: 1.5})), range(3)):
-        found = []
-        for in_calls in (True, False):
-            with monkeypatch.context() as patched:
-                if in_calls:
-                    patched.setattr(NativePasses, "verify", lambda *of: verified.append(1) or verify(*of))
-                else:
-                    patched.setattr(NativeModel, "passes", lambda *_: None)
-                found.append(speculative(target, draft, prompt, sampling, 60, gamma, seed))
-        assert did(found[0]) == did(found[1]), (gamma, seed)
-        assert found[0].passes_run == VERIFIED_IN_C
-        accepted += sum(one.accepted for one in found[0].passes)
-    return len(verified), accepted
+        decode = partial(speculative, target, draft, prompt, sampling, 60, gamma, seed)
+        in_calls, step_by_step, calls = both_ways(decode, monkeypatch)
+        assert did(in_calls) == did(step_by_step), (gamma, seed)
+        assert in_calls.passes_run == VERIFIED_IN_C
+        verified, accepted = verified + calls, accepted + sum(one.accepted for one in in_calls.passes)
+    return verified, accepted
 
 
 def test_passes_that_no_call_can_verify_are_not_said_to_be() -> None:

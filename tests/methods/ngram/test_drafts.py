@@ -43,7 +43,7 @@ def test_smoothed_rows_are_distributions_without_zeros(texts: list[list[int]], o
 def test_at_temperature_zero_the_token_is_the_likeliest(texts: list[list[int]], order: int, discount: float) -> None:
     draft = NgramDraft(counts(texts), order, discount, CPU)
     read = [[START, *text][:end] for text in texts for end in range(len(text) + 2)]
-    for before in (*read, *([START, token] for token in range(V))):  # also those that were never seen
+    for before in (*read, *([START, token] for token in range(V))):  # and contexts that the text lacks
         row = draft.probabilities(before)
         assert row[draft.best(before)].item() == pytest.approx(row.max().item(), rel=1e-12)
 
